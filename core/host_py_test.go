@@ -1,0 +1,249 @@
+package core
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// userHome is the user's directory, whatever the tests' HOME is.
+func userHome(t *testing.T) string {
+	t.Helper()
+	found, err := user.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found.HomeDir
+}
+
+// pythons returns every Python 3 of the machine that the kernel host supports, the one on PATH first, each version once.
+func pythons(t *testing.T) []string {
+	t.Helper()
+	candidates := []string{"python3"}
+	for _, pattern := range []string{"/usr/bin/python3", "/usr/local/bin/python3", filepath.Join(userHome(t), ".pyenv/versions/3*/bin/python3")} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		candidates = append(candidates, found...)
+	}
+	var usable, known []string
+	for _, candidate := range candidates {
+		const code = "import os, sys, asyncio, ctypes, hmac, json, multiprocessing; print(os.path.realpath(sys.executable)); sys.exit(sys.version_info < (3, 8))"
+		out, err := exec.CommandContext(t.Context(), candidate, "-c", code).Output()
+		if exe := strings.TrimSpace(string(out)); err == nil && !slices.Contains(known, exe) {
+			known, usable = append(known, exe), append(usable, exe)
+		}
+	}
+	if len(usable) == 0 {
+		t.Skip("python: no complete Python 3.8 or newer is installed")
+	}
+	return usable
+}
+
+// The whole suite of core/hosttest runs with the Python on PATH, its most telling parts with every other one.
+func TestKernelHost(t *testing.T) {
+	brief := []string{
+		"test_cells.PythonCells.test_values", "test_cells.PythonCells.test_errors", "test_cells.PythonCells.test_await", "test_cells.PythonCells.test_exits",
+		"test_cells.PythonCells.test_late_output", "test_ladder.Ladder.test_timeout_keeps_state",
+		"test_ladder.Ladder.test_kill_ends_the_tree", "test_ladder.Ladder.test_host_is_killed", "test_shell.ShellCells.test_state", "test_link.Vectors",
+		"test_link.Link.test_idempotent", "test_link.Start.test_source_is_kept",
+	}
+	whole, err := filepath.Glob("hosttest/test_*.py")
+	if err != nil || len(whole) == 0 {
+		t.Fatal(whole, err)
+	}
+	for i, python := range pythons(t) {
+		suites := [][]string{brief}
+		if i == 0 {
+			suites = nil
+			for _, file := range whole {
+				suites = append(suites, []string{strings.TrimSuffix(filepath.Base(file), ".py")})
+			}
+		}
+		for _, suite := range suites {
+			t.Run(strings.ReplaceAll(strings.Trim(python, "/"), "/", "_")+"/"+suite[0], func(t *testing.T) {
+				t.Parallel()
+				runHostTests(t, python, suite)
+			})
+		}
+	}
+}
+
+func runHostTests(t *testing.T, python string, suite []string) {
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, python, append([]string{"-W", "ignore", "-m", "unittest"}, suite...)...)
+	cmd.Dir = "hosttest"
+	cmd.Env = append(os.Environ(), "HERMES_TEST_PYTHON="+python, "PYTHONDONTWRITEBYTECODE=1")
+	cmd.WaitDelay = 5 * time.Second
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("the kernel host's tests with %s: %v\n%s", python, err, out)
+	}
+}
+
+// An old Python is told so by the loader, which therefore parses on it.
+func TestKernelHostNamesAnOldPython(t *testing.T) {
+	old, _ := filepath.Glob(filepath.Join(userHome(t), ".pyenv/versions/*/bin/python"))
+	for _, python := range old {
+		if exec.CommandContext(t.Context(), python, "-c", "import sys; sys.exit(sys.version_info >= (3, 8))").Run() != nil {
+			continue
+		}
+		loader, err := os.ReadFile("loader.py")
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := exec.CommandContext(t.Context(), python, "-c", string(loader), "hermes-kernel-host", "start").Output()
+		line, found := strings.CutPrefix(strings.TrimSpace(string(out)), "hermes-error ")
+		raw, decodeErr := hex.DecodeString(line)
+		if err == nil || !found || decodeErr != nil {
+			t.Errorf("%s answers %q, %v", python, out, err)
+			continue
+		}
+		answer, err := decodeFields(raw)
+		if err != nil || answer.str("code") != "incompatible" || !strings.Contains(answer.str("msg"), "need 3.8") {
+			t.Errorf("%s answers %v, %v", python, answer, err)
+		}
+	}
+}
+
+func TestKernelHostSource(t *testing.T) {
+	python := pythons(t)[0]
+	const parse = "import ast, sys; [ast.parse(open(name).read(), name, feature_version=(3, 8)) for name in sys.argv[1:]]"
+	if out, err := exec.CommandContext(t.Context(), python, "-c", parse, "host.py", "loader.py").CombinedOutput(); err != nil {
+		t.Errorf("not the syntax of Python 3.8: %v\n%s", err, out)
+	}
+	if _, err := exec.LookPath("pyflakes3"); err != nil {
+		t.Skip("pyflakes3: not installed")
+	}
+	files, err := filepath.Glob("hosttest/*.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), "pyflakes3", append(files, "host.py", "loader.py")...).CombinedOutput(); err != nil {
+		t.Errorf("pyflakes3: %v\n%s", err, out)
+	}
+}
+
+// vector is a frame that both codecs read; hosttest/test_link.py is the other reader.
+type vector struct {
+	Name     string                     `json:"name"`
+	Frame    string                     `json:"frame"`
+	Shortest bool                       `json:"shortest"`
+	Value    map[string]json.RawMessage `json:"value"`
+}
+
+func loadVectors(t *testing.T, name string) []vector {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("testdata", "frames", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var vectors []vector
+	if err := json.Unmarshal(data, &vectors); err != nil {
+		t.Fatal(err)
+	}
+	return vectors
+}
+
+func (v vector) read(t *testing.T) (frame, []byte, error) {
+	t.Helper()
+	data, err := hex.DecodeString(v.Frame)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := readFrame(bufio.NewReader(bytes.NewReader(data)), maxFrame)
+	return f, data, err
+}
+
+// vectorValue turns the tagged form of the vectors into what the codec decodes.
+func vectorValue(t *testing.T, tagged map[string]json.RawMessage) any {
+	t.Helper()
+	for kind, raw := range tagged {
+		switch kind {
+		case "nil":
+			return nil
+		case "bool":
+			return into[bool](t, raw)
+		case "str":
+			return into[string](t, raw)
+		case "int":
+			return must(t)(strconv.ParseInt(into[string](t, raw), 10, 64))
+		case "float":
+			return must(t)(strconv.ParseFloat(into[string](t, raw), 64))
+		case "bin":
+			return must(t)(hex.DecodeString(into[string](t, raw)))
+		case "array":
+			items := []any{}
+			for _, item := range into[[]map[string]json.RawMessage](t, raw) {
+				items = append(items, vectorValue(t, item))
+			}
+			return items
+		case "map":
+			found := fields{}
+			for _, pair := range into[[][2]json.RawMessage](t, raw) {
+				found[into[string](t, pair[0])] = vectorValue(t, into[map[string]json.RawMessage](t, pair[1]))
+			}
+			return found
+		}
+	}
+	t.Fatalf("a value of no known kind: %v", tagged)
+	return nil
+}
+
+func into[T any](t *testing.T, raw json.RawMessage) T {
+	t.Helper()
+	var value T
+	if err := json.Unmarshal(raw, &value); err != nil {
+		t.Fatal(err)
+	}
+	return value
+}
+
+func must(t *testing.T) func(value any, err error) any {
+	return func(value any, err error) any {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return value
+	}
+}
+
+func TestFrameVectors(t *testing.T) {
+	for _, v := range loadVectors(t, "valid.json") {
+		f, data, err := v.read(t)
+		if err != nil {
+			t.Errorf("%s: %v", v.Name, err)
+			continue
+		}
+		got := f.msg
+		if got == nil {
+			got = fields{"t": "O", "ch": int64(f.channel), "stream": int64(f.stream), "offset": f.offset, "data": f.data}
+		}
+		if diff := cmp.Diff(vectorValue(t, v.Value), any(got)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", v.Name, diff)
+		}
+		if v.Shortest && !bytes.Equal(encodeMessage(got), data) {
+			t.Errorf("%s encodes as %x, want %x", v.Name, encodeMessage(got), data)
+		}
+	}
+	for _, v := range loadVectors(t, "invalid.json") {
+		if f, _, err := v.read(t); err == nil {
+			t.Errorf("%s is read as %+v", v.Name, f)
+		}
+	}
+}

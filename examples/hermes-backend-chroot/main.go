@@ -1,0 +1,60 @@
+// Command hermes-backend-chroot runs commands in a root file system, such as debootstrap makes. Its targets are "chroot:/dir"; it needs root.
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/hermes-framework/hermes/plugin"
+)
+
+func main() { plugin.Serve(newBackend()) }
+
+func newBackend() plugin.Backend {
+	return plugin.OpenRunners(plugin.Info{
+		Name: "chroot", Version: "1.0.0",
+		Description:  "commands in a root file system",
+		Capabilities: []plugin.Capability{plugin.CapStdin, plugin.CapDetach},
+	}, open)
+}
+
+func open(_ context.Context, req plugin.OpenRequest) (plugin.Runner, error) {
+	root, ok := strings.CutPrefix(req.Target, "chroot:")
+	if !ok || !strings.HasPrefix(root, "/") {
+		return nil, plugin.Errorf(plugin.CodeInvalid, plugin.NotStarted, "target %q is not of the form chroot:/dir", req.Target)
+	}
+	if os.Geteuid() != 0 {
+		return nil, plugin.Errorf(plugin.CodePermission, plugin.NotStarted, "open %s: only root may change its root directory", req.Target)
+	}
+	return plugin.RunnerFunc(func(ctx context.Context, cmd plugin.Command, stdin []byte) (plugin.RunResult, error) {
+		return run(ctx, root, cmd, stdin)
+	}), nil
+}
+
+func run(ctx context.Context, root string, cmd plugin.Command, stdin []byte) (plugin.RunResult, error) {
+	var out, diag bytes.Buffer
+	c := exec.CommandContext(ctx, "chroot", append([]string{root}, cmd.Argv...)...)
+	c.Env = append([]string{}, cmd.Env...)
+	if cmd.InheritEnv {
+		c.Env = append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"}, cmd.Env...)
+	}
+	c.Stdin, c.Stdout, c.Stderr = bytes.NewReader(stdin), &out, &diag
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
+	c.WaitDelay = 250 * time.Millisecond // for output that something in the background holds open
+
+	var exit *exec.ExitError
+	switch err := c.Run(); {
+	case ctx.Err() != nil:
+		return plugin.RunResult{}, context.Cause(ctx)
+	case err != nil && !errors.As(err, &exit) && !errors.Is(err, exec.ErrWaitDelay):
+		return plugin.RunResult{}, plugin.AsError(err, plugin.NotStarted)
+	}
+	return plugin.RunResult{Stdout: out.Bytes(), Stderr: diag.Bytes(), Code: c.ProcessState.ExitCode()}, nil
+}

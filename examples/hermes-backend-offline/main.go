@@ -1,0 +1,58 @@
+// Command hermes-backend-offline runs commands on this machine without a network. Its targets are "offline:" and "offline:/dir".
+package main
+
+import (
+	"context"
+	"strings"
+
+	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/plugins/local"
+)
+
+func main() { plugin.Serve(backend{local.New()}) }
+
+// backend is the local one, but for what follows.
+type backend struct{ plugin.Backend }
+
+// Info implements plugin.Backend.
+func (b backend) Info(ctx context.Context) (plugin.Info, error) {
+	info, err := b.Backend.Info(ctx)
+	info.Name, info.Version, info.Description = "offline", "1.0.0", "commands on this machine, without a network"
+	return info, err
+}
+
+// Open implements plugin.Backend.
+func (b backend) Open(ctx context.Context, req plugin.OpenRequest) (plugin.Environment, error) {
+	dir, ok := strings.CutPrefix(req.Target, "offline:")
+	if !ok {
+		return nil, plugin.Errorf(plugin.CodeInvalid, plugin.NotStarted, "target %q is not of the form offline: or offline:/dir", req.Target)
+	}
+	req.Target = "local:" + dir
+	inner, err := b.Backend.Open(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	env := environment{Environment: inner, Dialer: inner.(plugin.Dialer), Files: inner.(plugin.Files)}
+	status, err := env.Exec(ctx, plugin.Command{Argv: []string{"true"}}, plugin.IO{})
+	if err == nil && status.Code != 0 {
+		err = plugin.Errorf(plugin.CodeUnsupported, plugin.NotStarted, "open %s: this machine lets nobody but root make namespaces", req.Target).
+			WithHint("try: unshare --map-current-user --net true")
+	}
+	if err != nil {
+		_ = inner.Close(ctx)
+		return nil, err
+	}
+	return env, nil
+}
+
+type environment struct {
+	plugin.Environment
+	plugin.Dialer
+	plugin.Files
+}
+
+// Exec implements plugin.Environment: the command gets a network namespace of its own, in which there is nothing.
+func (e environment) Exec(ctx context.Context, cmd plugin.Command, stdio plugin.IO) (plugin.ExitStatus, error) {
+	cmd.Argv = append([]string{"/usr/bin/unshare", "--map-current-user", "--net", "--"}, cmd.Argv...)
+	return e.Environment.Exec(ctx, cmd, stdio)
+}

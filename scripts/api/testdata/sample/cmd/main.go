@@ -1,0 +1,6 @@
+package main
+
+// Exported is in a program.
+func Exported() {}
+
+func main() {}

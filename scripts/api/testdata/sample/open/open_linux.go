@@ -1,0 +1,4 @@
+package open
+
+// Linux is there on one system only.
+func Linux() {}
