@@ -38,6 +38,12 @@ type start struct {
 // acquire returns a running instance and starts one if there is none. However many callers there are, one process starts.
 func (b *supervised) acquire(ctx context.Context) (*instance, error) {
 	b.mu.Lock()
+	if inst := b.current; inst != nil && inst.hasExited() {
+		// What is sent to a dead process cannot be told from what it has read; so nothing is sent, even if watch is not here yet.
+		b.mu.Unlock()
+		<-inst.gone
+		b.mu.Lock()
+	}
 	if b.current != nil && !b.current.isGone() {
 		defer b.mu.Unlock()
 		return b.current, nil
@@ -240,6 +246,16 @@ type instance struct {
 func (i *instance) isGone() bool {
 	select {
 	case <-i.gone:
+		return true
+	default:
+		return false
+	}
+}
+
+// hasExited says whether the process has ended, which watch may not have noted yet.
+func (i *instance) hasExited() bool {
+	select {
+	case <-i.process.Done():
 		return true
 	default:
 		return false
