@@ -390,7 +390,7 @@ func TestCancellingInterruptsTheCell(t *testing.T) {
 			cancel()
 		}
 	})
-	if !errors.Is(err, core.ErrInterrupted) || res.Cell.Outcome != core.OutcomeInterrupted || res.Cell.Stdout != "go\n" {
+	if !errors.Is(err, core.ErrInterrupted) || res.Cell.Outcome != core.OutcomeInterrupted || !strings.HasPrefix(res.Cell.Stdout, "go") { // the interrupt may come before the newline
 		t.Errorf("outcome %s, stdout %q, error %v", res.Cell.Outcome, res.Cell.Stdout, err)
 	}
 	if next := cell(t, e, "w"); value(next) != "3" {

@@ -716,8 +716,15 @@ class Nursery:
         for kernel, (status, until) in list(self.dying.items()):
             if not strays or now > until:
                 del self.dying[kernel]
-                if self.serving:
-                    self.channel.send({"t": "exited", "kernel": kernel, "status": status})
+                self._tell_exit(kernel, status)
+
+    def _tell_exit(self, kernel: str, status: int) -> None:
+        if not self.serving:
+            return
+        try:
+            self.channel.send({"t": "exited", "kernel": kernel, "status": status})
+        except OSError:  # the host is gone, which the channel has not said yet: the other kernels must still be ended
+            self.serving = False
 
     def _kill_leftovers(self, pid: int) -> None:
         kill_quietly(pid, signal.SIGKILL, group=True)

@@ -176,8 +176,10 @@ class Ladder(unittest.TestCase):
         shell = client.open("bash")
         client.submit(shell, "sleep 300 & sleep 301")
         nursery = next(int(pid) for pid in open("/proc/%d/task/%d/children" % (host.ready["pid"], host.ready["pid"])).read().split())
+        first = next(listed["pid"] for listed in client.request("list")["kernels"] if listed["kernel"] == kernel)
+        os.kill(first, signal.SIGSTOP)  # it cannot end by itself, so somebody must
         os.kill({"host": host.ready["pid"], "nursery": nursery}[victim], sig)
-        wait_for(lambda: not host.home.processes(), "every process to end after the %s was killed" % victim, 5)
+        wait_for(lambda: not host.home.processes(), "every process to end after the %s was killed" % victim, SOON)
         return host, client, ch
 
     def test_host_is_killed(self):

@@ -127,7 +127,7 @@ func TestCancelStopsTheTree(t *testing.T) {
 		_, _ = io.Copy(io.Discard, r)
 	}()
 	start := time.Now()
-	_, err := env.Exec(ctx, plugin.Command{Argv: []string{"sh", "-c", "setsid sleep 301 & (setsid sleep 301 >/dev/null 2>&1 &) ; sleep 301 & echo x; wait"}, InheritEnv: true}, plugin.IO{Stdout: w})
+	_, err := env.Exec(ctx, plugin.Command{Argv: []string{"sh", "-c", "setsid sleep 311 & (setsid sleep 311 >/dev/null 2>&1 &) ; sleep 311 & echo x; wait"}, InheritEnv: true}, plugin.IO{Stdout: w})
 	_ = w.Close()
 	if !errors.Is(err, context.Canceled) || !errors.Is(err, plugin.ErrCanceled) {
 		t.Errorf("got %v, want a cancellation", err)
@@ -135,7 +135,7 @@ func TestCancelStopsTheTree(t *testing.T) {
 	if d := time.Since(start); d > 20*time.Second {
 		t.Errorf("took %v", d)
 	}
-	if left, err := run(t.Context(), env, nil, "pgrep", "-fx", "sleep 301"); err != nil || left.status.Code != 1 {
+	if left, err := run(t.Context(), env, nil, "pgrep", "-fx", "sleep 311"); err != nil || left.status.Code != 1 {
 		t.Errorf("left: %+v, %v", left, err)
 	}
 }
