@@ -1,6 +1,7 @@
 package hermes_test
 
 import (
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -9,6 +10,11 @@ import (
 
 const module = "github.com/hermes-framework/hermes/"
 
+// The arrows to plugin/sdk from rooms that could do without: errors carry codes,
+// which are defined once, in plugin/sdk/errors.go, so core/secfile makes *sdk.Error;
+// core/kernelhost works in an sdk.Environment, and a copy of that contract in
+// stdlib types would say it twice. plugin/sdk/sh waits for backends with a shell.
+
 // layers is the house plan: each package, and the packages of this module it
 // imports. Arrows point up the page only. A new package joins by adding a line; a
 // line whose package is not there yet is fine.
@@ -16,22 +22,38 @@ var layers = []struct {
 	pkg     string
 	imports []string
 }{
+	{"compat", nil}, // the table of what moved, and its tests
+	{"core/cell", nil},
 	{"internal/launch", nil},
+	{"internal/mustrun", nil},
 	{"plugin/proto/hermes/backend/v1", nil},
+	{"plugin/sdk/sh", nil},
 	{"scripts/api", nil},
-	{"shellquote", nil},
 
-	{"plugin", []string{"plugin/proto/hermes/backend/v1"}},
-	{"plugins/local", []string{"plugin"}},
-	{"plugins/local/hermes-backend-local", []string{"plugin", "plugins/local"}},
+	{"plugin/sdk", []string{"plugin/proto/hermes/backend/v1"}},
+	{"plugin/sdk/sdktest", []string{"plugin/sdk"}},
+	{"plugins/local", []string{"plugin/sdk"}},
+	{"plugins/local/hermes-backend-local", []string{"plugin/sdk", "plugins/local"}},
 
-	{"examples/hermes-backend-chroot", []string{"plugin"}},
-	{"examples/hermes-backend-offline", []string{"plugin", "plugins/local"}},
+	{"examples/hermes-backend-chroot", []string{"plugin/sdk"}},
+	{"examples/hermes-backend-offline", []string{"plugin/sdk", "plugins/local"}},
 
-	{"core", []string{"internal/launch", "plugin", "shellquote"}},
+	{"core/lockdown", nil},
+	{"core/secfile", []string{"plugin/sdk"}},
+	{"core/toolrpc", []string{"core/cell"}},
+	{"core/result", []string{"core/cell"}},
+	{"core/kernel", []string{"core/cell"}},
+	{"core/kernelhost", []string{"core/cell", "core/lockdown", "plugin/sdk"}},
+	{"core/pool", []string{"core/cell", "core/kernel"}},
+	{"core/registry", []string{"core/secfile", "internal/launch", "plugin/sdk"}},
 
-	{"bench", []string{"core", "plugin", "plugins/local"}},
-	{"cmd/hermes", []string{"core", "plugin", "plugins/local"}},
+	{"core", []string{
+		"core/cell", "core/kernel", "core/kernelhost", "core/pool", "core/registry", "core/result", "core/secfile", "core/toolrpc",
+		"plugin/sdk",
+	}},
+
+	{"bench", []string{"core", "core/cell", "plugin/sdk", "plugins/local"}},
+	{"cmd/hermes", []string{"core", "core/cell", "plugin/sdk", "plugins/local"}},
 }
 
 func TestLayers(t *testing.T) {
@@ -85,4 +107,35 @@ func imports(t *testing.T) map[string][]string {
 		t.Fatal("go list found no package below the root")
 	}
 	return found
+}
+
+// TestDocShowsTheLayers: doc.go holds the table for people who do not read tests.
+func TestDocShowsTheLayers(t *testing.T) {
+	data, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var table strings.Builder
+	for _, l := range slices.Backward(layers) {
+		deps := strings.Join(l.imports, ", ")
+		if deps == "" {
+			deps = "nothing of this module"
+		}
+		table.WriteString("//\t" + l.pkg + " → " + deps + "\n")
+	}
+	before, rest, found := strings.Cut(string(data), "//\n//\t")
+	_, after, ended := strings.Cut(rest, "\npackage hermes")
+	if !found || !ended {
+		t.Fatal("doc.go has no table")
+	}
+	want := before + "//\n" + table.String() + "package hermes" + after
+	if want == string(data) {
+		return
+	}
+	if !*writeDocs {
+		t.Fatal("doc.go does not show the layers; go test -run TestDocShowsTheLayers -write-docs . puts them in")
+	}
+	if err := os.WriteFile("doc.go", []byte(want), 0o600); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/hermes-framework/hermes/core"
+	"github.com/hermes-framework/hermes/core/cell"
 )
 
 // open starts an engine as an embedding program does.
@@ -21,8 +22,8 @@ func (b *bench) open(ctx context.Context, throughPlugin bool) (*core.Engine, err
 	})
 }
 
-// cell runs one cell of owner and returns how long it took.
-func cell(ctx context.Context, e *core.Engine, owner, code string) (time.Duration, core.Result, error) {
+// runCell runs one cell of owner and returns how long it took.
+func runCell(ctx context.Context, e *core.Engine, owner, code string) (time.Duration, cell.Result, error) {
 	begin := time.Now()
 	res, err := e.Run(ctx, core.Request{Owner: owner, Code: code}, nil)
 	return time.Since(begin), res, err
@@ -33,7 +34,7 @@ func cells(ctx context.Context, e *core.Engine, owner string, n int) ([]time.Dur
 	taken := make([]time.Duration, n)
 	for i := range taken {
 		var err error
-		if taken[i], _, err = cell(ctx, e, owner, "1"); err != nil {
+		if taken[i], _, err = runCell(ctx, e, owner, "1"); err != nil {
 			return nil, err
 		}
 	}
@@ -48,7 +49,7 @@ func newKernels(ctx context.Context, e *core.Engine, n int, pause time.Duration)
 	for i := range taken {
 		time.Sleep(pause)
 		var err error
-		if taken[i], _, err = cell(ctx, e, "owner-"+strconv.FormatInt(owners.Add(1), 10), "1"); err != nil {
+		if taken[i], _, err = runCell(ctx, e, "owner-"+strconv.FormatInt(owners.Add(1), 10), "1"); err != nil {
 			return nil, err
 		}
 	}
@@ -74,11 +75,11 @@ func output(ctx context.Context, e *core.Engine, mib int) (seconds float64, exac
 	code := fmt.Sprintf("import sys\nfor _ in range(%d): sys.stdout.write('x' * 65535 + '\\n')\nsys.stdout.flush()", mib*16)
 	var seen int64 // delivered live, or said to be left out
 	begin := time.Now()
-	res, err := e.Run(ctx, core.Request{Owner: "output", Code: code}, func(ev core.Event) {
+	res, err := e.Run(ctx, core.Request{Owner: "output", Code: code}, func(ev cell.Event) {
 		switch ev.Kind {
-		case core.EventOutput:
+		case cell.EventOutput:
 			seen += int64(len(ev.Data))
-		case core.EventGap:
+		case cell.EventGap:
 			seen += ev.Omitted
 		}
 	})

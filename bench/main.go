@@ -11,12 +11,12 @@ import (
 	"os"
 	"os/signal"
 
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 	"github.com/hermes-framework/hermes/plugins/local"
 )
 
 func main() {
-	plugin.ServeBuiltin(local.New())
+	sdk.ServeBuiltin(local.New())
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()

@@ -198,7 +198,7 @@ func (b *bench) flat(ctx context.Context, e *core.Engine) (flat, error) {
 
 // idle runs a cell and says which processes are there now.
 func (b *bench) idle(ctx context.Context, e *core.Engine) (family, error) {
-	if _, _, err := cell(ctx, e, "idle", "1"); err != nil {
+	if _, _, err := runCell(ctx, e, "idle", "1"); err != nil {
 		return family{}, err
 	}
 	return familyOf(ctx, e)

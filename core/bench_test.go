@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/hermes-framework/hermes/core"
+	"github.com/hermes-framework/hermes/core/cell"
 )
 
 func benchEngine(b *testing.B, change ...func(*core.Config)) *core.Engine {
@@ -21,7 +22,7 @@ func benchEngine(b *testing.B, change ...func(*core.Config)) *core.Engine {
 	return e
 }
 
-func benchCell(b *testing.B, e *core.Engine, req core.Request) core.Cell {
+func benchCell(b *testing.B, e *core.Engine, req core.Request) cell.Cell {
 	b.Helper()
 	res, err := e.Run(b.Context(), req, nil)
 	if err != nil {

@@ -12,22 +12,23 @@ import (
 	"time"
 
 	"github.com/hermes-framework/hermes/core"
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/core/cell"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
 func TestACellPrintsAndHasAValue(t *testing.T) {
 	e := newEngine(t)
-	c := cell(t, e, "print('hello'); 6*7")
-	if c.Outcome != core.OutcomeOK || c.Stdout != "hello\n" || value(c) != "42" {
+	c := runCode(t, e, "print('hello'); 6*7")
+	if c.Outcome != cell.OutcomeOK || c.Stdout != "hello\n" || value(c) != "42" {
 		t.Errorf("got %+v", c)
 	}
-	if c := cell(t, e, "x = 5"); c.Value != nil {
+	if c := runCode(t, e, "x = 5"); c.Value != nil {
 		t.Errorf("an assignment has the value %q", value(c))
 	}
-	if c := cell(t, e, "x;"); c.Value != nil {
+	if c := runCode(t, e, "x;"); c.Value != nil {
 		t.Errorf("a trailing semicolon shows the value %q", value(c))
 	}
-	if c := cell(t, e, "x + 1"); value(c) != "6" {
+	if c := runCode(t, e, "x + 1"); value(c) != "6" {
 		t.Errorf("x + 1 is %q: variables do not survive", value(c))
 	}
 }
@@ -45,7 +46,7 @@ func TestEveryWayToAttach(t *testing.T) {
 			target := strings.TrimPrefix(env, "through")
 			first := run(t, e, core.Request{Environment: target, Code: "import os; x = 41; os.getpid()"})
 			var streamed strings.Builder
-			second, err := e.Run(t.Context(), core.Request{Environment: target, Code: "print('a' * 100000); x + 1"}, func(ev core.Event) { streamed.WriteString(ev.Text) })
+			second, err := e.Run(t.Context(), core.Request{Environment: target, Code: "print('a' * 100000); x + 1"}, func(ev cell.Event) { streamed.WriteString(ev.Text) })
 			if err != nil || value(second.Cell) != "42" || second.Cell.StdoutBytes != 100001 || streamed.String() != strings.Repeat("a", 100000)+"\n" {
 				t.Errorf("value %q, %d bytes, %d streamed, error %v", value(second.Cell), second.Cell.StdoutBytes, streamed.Len(), err)
 			}
@@ -54,7 +55,7 @@ func TestEveryWayToAttach(t *testing.T) {
 			}
 			begun := time.Now()
 			c := run(t, e, core.Request{Environment: target, Code: "import time; time.sleep(60)", Timeout: time.Second}).Cell
-			wantOutcome(t, c, core.OutcomeTimeout)
+			wantOutcome(t, c, cell.OutcomeTimeout)
 			if took := time.Since(begun); took > tooLong {
 				t.Errorf("a timeout of 1 s took %s", took)
 			}
@@ -63,18 +64,40 @@ func TestEveryWayToAttach(t *testing.T) {
 }
 
 // Case 1.
+func TestOneCellThroughCallsHasOneKernel(t *testing.T) {
+	e := newEngine(t)
+	res, err := e.Run(t.Context(), core.Request{Environment: "runner:", ID: e.NewCellID(), Code: "6*7"}, nil)
+	if err != nil || value(res.Cell) != "42" {
+		t.Errorf("got %+v, %v", res.Cell, err)
+	}
+	if all, err := e.Kernels(t.Context()); err != nil || len(all) != 1 {
+		t.Errorf("kernels: %+v, %v; want one", all, err)
+	}
+}
+
+func TestABadDirectoryEndsNobodysKernel(t *testing.T) {
+	e := newEngine(t)
+	runCode(t, e, "x = 1")
+	if _, err := e.Run(t.Context(), core.Request{Dir: "/no/such/directory", Code: "1"}, nil); err == nil {
+		t.Error("a cell ran in a directory that is not there")
+	}
+	if c := runCode(t, e, "x"); value(c) != "1" {
+		t.Errorf("got %+v, want the value 1", c)
+	}
+}
+
 func TestManyCallersStartOneKernel(t *testing.T) {
 	e := newEngine(t)
 	var wg sync.WaitGroup
 	for range 64 {
 		wg.Go(func() {
-			if res, err := e.Run(t.Context(), core.Request{Code: "n = globals().get('n', 0) + 1"}, nil); err != nil || res.Cell.Outcome != core.OutcomeOK {
+			if res, err := e.Run(t.Context(), core.Request{Code: "n = globals().get('n', 0) + 1"}, nil); err != nil || res.Cell.Outcome != cell.OutcomeOK {
 				t.Errorf("outcome %s, error %v", res.Cell.Outcome, err)
 			}
 		})
 	}
 	wg.Wait()
-	if c := cell(t, e, "n"); value(c) != "64" {
+	if c := runCode(t, e, "n"); value(c) != "64" {
 		t.Errorf("64 callers counted to %s", value(c))
 	}
 	if kernels, err := e.Kernels(t.Context()); err != nil || len(kernels) != 1 {
@@ -85,8 +108,8 @@ func TestManyCallersStartOneKernel(t *testing.T) {
 // Cases 2 and 4.
 func TestAnIdleKernelEndsAndABusyOneDoesNot(t *testing.T) {
 	e := newEngine(t, func(c *core.Config) { c.KernelIdleTimeout = 300 * time.Millisecond })
-	c := cell(t, e, "import os, time; time.sleep(1); os.getpid()")
-	wantOutcome(t, c, core.OutcomeOK)
+	c := runCode(t, e, "import os, time; time.sleep(1); os.getpid()")
+	wantOutcome(t, c, cell.OutcomeOK)
 	pid := atoi(t, value(c))
 	if !alive(pid) {
 		t.Error("the kernel ended with its cell")
@@ -100,10 +123,10 @@ func TestAnIdleKernelEndsAndABusyOneDoesNot(t *testing.T) {
 // Case 6.
 func TestAKilledKernelIsLost(t *testing.T) {
 	e := newEngine(t)
-	cell(t, e, "x = 1")
+	runCode(t, e, "x = 1")
 	begun := time.Now()
-	c := cell(t, e, "import os; os.kill(os.getpid(), 9)")
-	wantOutcome(t, c, core.OutcomeLost)
+	c := runCode(t, e, "import os; os.kill(os.getpid(), 9)")
+	wantOutcome(t, c, cell.OutcomeLost)
 	if took := time.Since(begun); c.Signal != "SIGKILL" || took > tooLong {
 		t.Errorf("signal %q after %s, want SIGKILL soon", c.Signal, took)
 	}
@@ -119,7 +142,7 @@ func TestAKilledKernelIsLost(t *testing.T) {
 // An idle kernel that dies is noticed with the next cell, which then runs, once, in a fresh one.
 func TestAKernelThatDiedWhileIdleIsReplaced(t *testing.T) {
 	e := newEngine(t)
-	pid := atoi(t, value(cell(t, e, "import os; os.getpid()")))
+	pid := atoi(t, value(runCode(t, e, "import os; os.getpid()")))
 	kill(t, pid)
 	waitGone(t, pid, tooLong)
 	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(5 * time.Millisecond) { // until the host has noticed
@@ -129,7 +152,7 @@ func TestAKernelThatDiedWhileIdleIsReplaced(t *testing.T) {
 	}
 	mark := filepath.Join(t.TempDir(), "mark")
 	res := run(t, e, core.Request{Code: fmt.Sprintf("open(%q, 'a').write('x'); 1", mark)})
-	if data, _ := os.ReadFile(mark); string(data) != "x" || res.Cell.Outcome != core.OutcomeOK || !res.Kernel.StateLost {
+	if data, _ := os.ReadFile(mark); string(data) != "x" || res.Cell.Outcome != cell.OutcomeOK || !res.Kernel.StateLost {
 		t.Errorf("runs %q, result %+v", data, res)
 	}
 }
@@ -139,11 +162,12 @@ func TestAKernelHostThatDiedWhileIdleIsReplaced(t *testing.T) {
 	for _, session := range []string{"", "s"} {
 		e := newEngine(t)
 		pid := atoi(t, value(run(t, e, core.Request{Session: session, Code: "import os; os.getpid()"}).Cell))
-		kill(t, parent(t, parent(t, pid)))
-		waitGone(t, pid, tooLong)
+		host := parent(t, parent(t, pid))
+		kill(t, host)
+		waitGone(t, host, tooLong) // its end of the connection is closed then, whether the engine knows yet or not
 		mark := filepath.Join(t.TempDir(), "mark")
 		res := run(t, e, core.Request{Session: session, Code: fmt.Sprintf("open(%q, 'a').write('x'); 1", mark)})
-		if data, _ := os.ReadFile(mark); string(data) != "x" || res.Cell.Outcome != core.OutcomeOK || !res.Kernel.StateLost || res.Kernel.StateLostReason != "died" {
+		if data, _ := os.ReadFile(mark); string(data) != "x" || res.Cell.Outcome != cell.OutcomeOK || !res.Kernel.StateLost || res.Kernel.StateLostReason != "died" {
 			t.Errorf("session %q: runs %q, result %+v", session, data, res)
 		}
 	}
@@ -153,8 +177,8 @@ func TestAKernelHostThatDiedWhileIdleIsReplaced(t *testing.T) {
 func TestABackendThatIsGoneIsAnError(t *testing.T) {
 	e := newEngine(t)
 	_, err := e.Run(t.Context(), core.Request{Environment: "nosuch://host", Code: "1"}, nil)
-	var pe *plugin.Error
-	if !errors.As(err, &pe) || !strings.Contains(err.Error(), "nosuch") || pe.Delivery != plugin.NotStarted {
+	var pe *sdk.Error
+	if !errors.As(err, &pe) || !strings.Contains(err.Error(), "nosuch") || pe.Delivery != sdk.NotStarted {
 		t.Errorf("got %v", err)
 	}
 }
@@ -162,11 +186,11 @@ func TestABackendThatIsGoneIsAnError(t *testing.T) {
 // Case 9.
 func TestATimeoutKeepsTheState(t *testing.T) {
 	e := newEngine(t)
-	cell(t, e, "y = 5")
+	runCode(t, e, "y = 5")
 	begun := time.Now()
 	res, err := e.Run(t.Context(), core.Request{Code: "import time; print(1, flush=True); time.sleep(60)", Timeout: time.Second}, nil)
 	took := time.Since(begun)
-	if !errors.Is(err, core.ErrTimeout) || res.Cell.Outcome != core.OutcomeTimeout || res.Cell.Stdout != "1\n" {
+	if !errors.Is(err, cell.ErrTimeout) || res.Cell.Outcome != cell.OutcomeTimeout || res.Cell.Stdout != "1\n" {
 		t.Errorf("outcome %s, stdout %q, error %v", res.Cell.Outcome, res.Cell.Stdout, err)
 	}
 	if took < time.Second || took > tooLong {
@@ -186,10 +210,10 @@ func TestCellsThatDoNotYieldEndByTheLadder(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := newEngine(t)
-			cell(t, e, "x = 1")
+			runCode(t, e, "x = 1")
 			begun := time.Now()
 			res := run(t, e, core.Request{Code: code, Timeout: 500 * time.Millisecond})
-			wantOutcome(t, res.Cell, core.OutcomeTimeout)
+			wantOutcome(t, res.Cell, cell.OutcomeTimeout)
 			if took := time.Since(begun); took > tooLong {
 				t.Errorf("took %s, want at most timeout and grace", took)
 			}
@@ -201,7 +225,7 @@ func TestCellsThatDoNotYieldEndByTheLadder(t *testing.T) {
 	t.Run("busy loop", func(t *testing.T) {
 		t.Parallel()
 		e := newEngine(t)
-		wantOutcome(t, run(t, e, core.Request{Code: "while True: pass", Timeout: 500 * time.Millisecond}).Cell, core.OutcomeTimeout)
+		wantOutcome(t, run(t, e, core.Request{Code: "while True: pass", Timeout: 500 * time.Millisecond}).Cell, cell.OutcomeTimeout)
 	})
 }
 
@@ -209,12 +233,12 @@ func TestCellsThatDoNotYieldEndByTheLadder(t *testing.T) {
 func TestBackgroundProcessesDoNotHoldTheCellAndEndWithTheKernel(t *testing.T) {
 	e := newEngine(t)
 	begun := time.Now()
-	c := cell(t, e, `import subprocess
+	c := runCode(t, e, `import subprocess
 p = subprocess.Popen(["sleep", "300"])
 subprocess.run("setsid sleep 300 & sleep 300 &", shell=True)
 subprocess.run("setsid sh -c 'sleep 300 &'", shell=True, stdout=open("/dev/null", "w"))
 print(p.pid)`)
-	wantOutcome(t, c, core.OutcomeOK)
+	wantOutcome(t, c, cell.OutcomeOK)
 	if took := time.Since(begun); took > tooLong {
 		t.Errorf("the cell took %s", took)
 	}
@@ -236,11 +260,11 @@ print(p.pid)`)
 // Cases 12 and 13.
 func TestOutputOfSubprocessesIsInOrder(t *testing.T) {
 	e := newEngine(t)
-	c := cell(t, e, `import os; os.system("echo from-child"); print("from-python")`)
+	c := runCode(t, e, `import os; os.system("echo from-child"); print("from-python")`)
 	if c.Stdout != "from-child\nfrom-python\n" {
 		t.Errorf("got %q", c.Stdout)
 	}
-	c = cell(t, e, `print("first"); _ = os.system("echo second"); os.write(1, bytes([0xff, 0xfe, 10])); _ = os.system("echo third")`)
+	c = runCode(t, e, `print("first"); _ = os.system("echo second"); os.write(1, bytes([0xff, 0xfe, 10])); _ = os.system("echo third")`)
 	if c.Stdout != "first\nsecond\n\ufffd\ufffd\nthird\n" {
 		t.Errorf("got %q", c.Stdout)
 	}
@@ -249,13 +273,13 @@ func TestOutputOfSubprocessesIsInOrder(t *testing.T) {
 // Case 14.
 func TestMuchOutputIsCountedExactly(t *testing.T) {
 	e := newEngine(t)
-	c := cell(t, e, "import sys; _ = sys.stdout.write('x' * (64 << 20))")
-	if c.Outcome != core.OutcomeOK || c.StdoutBytes != 64<<20 || len(c.Stdout) > 60_000 || c.StdoutOmitted < 64<<20-60_000 {
+	c := runCode(t, e, "import sys; _ = sys.stdout.write('x' * (64 << 20))")
+	if c.Outcome != cell.OutcomeOK || c.StdoutBytes != 64<<20 || len(c.Stdout) > 60_000 || c.StdoutOmitted < 64<<20-60_000 {
 		t.Errorf("outcome %s, %d bytes, shown %d, omitted %d", c.Outcome, c.StdoutBytes, len(c.Stdout), c.StdoutOmitted)
 	}
 	slow := true
-	res, err := e.Run(t.Context(), core.Request{Code: "for i in range(200000): print(i)"}, func(ev core.Event) {
-		if ev.Kind == core.EventOutput && slow {
+	res, err := e.Run(t.Context(), core.Request{Code: "for i in range(200000): print(i)"}, func(ev cell.Event) {
+		if ev.Kind == cell.EventOutput && slow {
 			time.Sleep(time.Second) // this is the slow reader
 			slow = false
 		}
@@ -270,20 +294,20 @@ func TestMuchOutputIsCountedExactly(t *testing.T) {
 func TestWaysToExit(t *testing.T) {
 	for _, c := range []struct {
 		code    string
-		outcome core.Outcome
+		outcome cell.Outcome
 		exit    int
 		signal  string
 	}{
-		{"raise SystemExit(3)", core.OutcomeExit, 3, ""},
-		{"exit()", core.OutcomeExit, 0, ""},
-		{"import sys; sys.exit('bye')", core.OutcomeExit, 1, ""},
-		{"import os; os._exit(7)", core.OutcomeExit, 7, ""},
-		{"import os; os.kill(os.getpid(), 11)", core.OutcomeLost, -1, "SIGSEGV"},
+		{"raise SystemExit(3)", cell.OutcomeExit, 3, ""},
+		{"exit()", cell.OutcomeExit, 0, ""},
+		{"import sys; sys.exit('bye')", cell.OutcomeExit, 1, ""},
+		{"import os; os._exit(7)", cell.OutcomeExit, 7, ""},
+		{"import os; os.kill(os.getpid(), 11)", cell.OutcomeLost, -1, "SIGSEGV"},
 	} {
 		t.Run(c.code, func(t *testing.T) {
 			e := newEngine(t)
 			begun := time.Now()
-			got := cell(t, e, c.code)
+			got := runCode(t, e, c.code)
 			wantOutcome(t, got, c.outcome)
 			if c.exit >= 0 && (got.ExitCode == nil || *got.ExitCode != c.exit) || got.Signal != c.signal {
 				t.Errorf("exit code %v, signal %q, want %d and %q", got.ExitCode, got.Signal, c.exit, c.signal)
@@ -291,7 +315,7 @@ func TestWaysToExit(t *testing.T) {
 			if took := time.Since(begun); took > tooLong {
 				t.Errorf("took %s", took)
 			}
-			if next := cell(t, e, "1"); value(next) != "1" {
+			if next := runCode(t, e, "1"); value(next) != "1" {
 				t.Errorf("the next cell: %+v", next)
 			}
 		})
@@ -301,16 +325,16 @@ func TestWaysToExit(t *testing.T) {
 // Cases 16 and 17.
 func TestErrorsOfCells(t *testing.T) {
 	e := newEngine(t)
-	if c := cell(t, e, "input()"); c.Error == nil || c.Error.Type != "EOFError" {
+	if c := runCode(t, e, "input()"); c.Error == nil || c.Error.Type != "EOFError" {
 		t.Errorf("input(): %+v", c)
 	}
-	cell(t, e, "def broken():\n    return undefined_name  # the line to show")
-	cell(t, e, "1")
-	c := cell(t, e, "broken()")
-	if c.Outcome != core.OutcomeError || c.Error == nil || c.Error.Type != "NameError" || !strings.Contains(c.Error.Traceback, "return undefined_name  # the line to show") {
+	runCode(t, e, "def broken():\n    return undefined_name  # the line to show")
+	runCode(t, e, "1")
+	c := runCode(t, e, "broken()")
+	if c.Outcome != cell.OutcomeError || c.Error == nil || c.Error.Type != "NameError" || !strings.Contains(c.Error.Traceback, "return undefined_name  # the line to show") {
 		t.Errorf("got %+v", c.Error)
 	}
-	if c := cell(t, e, "def f(:"); c.Error == nil || c.Error.Type != "SyntaxError" {
+	if c := runCode(t, e, "def f(:"); c.Error == nil || c.Error.Type != "SyntaxError" {
 		t.Errorf("got %+v", c)
 	}
 }
@@ -318,8 +342,8 @@ func TestErrorsOfCells(t *testing.T) {
 // Case 18.
 func TestLateOutputIsNotTheNextCells(t *testing.T) {
 	e := newEngine(t)
-	cell(t, e, "import threading, time, subprocess\nsent = threading.Event()\ndef late():\n    sent.wait(); print('late')\nth = threading.Thread(target=late); th.start()\np = subprocess.Popen('read x; echo late', shell=True, stdin=subprocess.PIPE)")
-	c := cell(t, e, "sent.set(); th.join(); p.communicate(b'go\\n'); print('mine')")
+	runCode(t, e, "import threading, time, subprocess\nsent = threading.Event()\ndef late():\n    sent.wait(); print('late')\nth = threading.Thread(target=late); th.start()\np = subprocess.Popen('read x; echo late', shell=True, stdin=subprocess.PIPE)")
+	c := runCode(t, e, "sent.set(); th.join(); p.communicate(b'go\\n'); print('mine')")
 	if c.Stdout != "mine\n" {
 		t.Errorf("stdout of the next cell: %q", c.Stdout)
 	}
@@ -328,7 +352,7 @@ func TestLateOutputIsNotTheNextCells(t *testing.T) {
 // Case 19.
 func TestCellsSentTogetherRunOneAfterTheOther(t *testing.T) {
 	e := newEngine(t)
-	cell(t, e, "import time; running = 0")
+	runCode(t, e, "import time; running = 0")
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {
@@ -344,13 +368,13 @@ func TestCellsSentTogetherRunOneAfterTheOther(t *testing.T) {
 // Case 33.
 func TestAForkedChildDoesNotAnswer(t *testing.T) {
 	e := newEngine(t)
-	c := cell(t, e, "import os; pid = os.fork(); pid")
-	wantOutcome(t, c, core.OutcomeOK)
+	c := runCode(t, e, "import os; pid = os.fork(); pid")
+	wantOutcome(t, c, cell.OutcomeOK)
 	child := atoi(t, value(c))
 	if child == 0 {
 		t.Fatal("the child's answer came")
 	}
-	if next := cell(t, e, "1+1"); value(next) != "2" {
+	if next := runCode(t, e, "1+1"); value(next) != "2" {
 		t.Errorf("the next cell: %+v", next)
 	}
 	waitGone(t, child, tooLong)
@@ -360,8 +384,8 @@ func TestAForkedChildDoesNotAnswer(t *testing.T) {
 func TestTopLevelAwaitIsInterrupted(t *testing.T) {
 	e := newEngine(t)
 	c := run(t, e, core.Request{Code: "import asyncio; z = 1; await asyncio.sleep(60)", Timeout: 300 * time.Millisecond}).Cell
-	wantOutcome(t, c, core.OutcomeTimeout)
-	if next := cell(t, e, "await asyncio.sleep(0.01); z"); value(next) != "1" {
+	wantOutcome(t, c, cell.OutcomeTimeout)
+	if next := runCode(t, e, "await asyncio.sleep(0.01); z"); value(next) != "1" {
 		t.Errorf("the next await: %+v", next)
 	}
 }
@@ -369,13 +393,13 @@ func TestTopLevelAwaitIsInterrupted(t *testing.T) {
 // Case 35.
 func TestProcessesAndThreadsWorkAsInAPlainInterpreter(t *testing.T) {
 	e := newEngine(t)
-	cell(t, e, "def f(x): return x * x")
+	runCode(t, e, "def f(x): return x * x")
 	for code, want := range map[string]string{
 		"import multiprocessing\nwith multiprocessing.Pool(4) as p: r = p.map(f, range(8))\nr":                                "[0, 1, 4, 9, 16, 25, 36, 49]",
 		"from concurrent.futures import ThreadPoolExecutor\nwith ThreadPoolExecutor(4) as p: r = list(p.map(f, range(4)))\nr": "[0, 1, 4, 9]",
 		"import subprocess\nn = len(subprocess.run(['cat'], input=b'x' * 100_000_000, stdout=subprocess.PIPE).stdout)\nn":     "100000000",
 	} {
-		if c := cell(t, e, code); value(c) != want {
+		if c := runCode(t, e, code); value(c) != want {
 			t.Errorf("%s: value %q, outcome %s, error %+v, stderr %q", code, value(c), c.Outcome, c.Error, c.Stderr)
 		}
 	}
@@ -383,46 +407,46 @@ func TestProcessesAndThreadsWorkAsInAPlainInterpreter(t *testing.T) {
 
 func TestCancellingInterruptsTheCell(t *testing.T) {
 	e := newEngine(t)
-	cell(t, e, "w = 3")
+	runCode(t, e, "w = 3")
 	ctx, cancel := context.WithCancel(t.Context())
-	res, err := e.Run(ctx, core.Request{Code: "import time; print('go'); time.sleep(60)"}, func(ev core.Event) {
-		if ev.Kind == core.EventOutput {
+	res, err := e.Run(ctx, core.Request{Code: "import time; print('go'); time.sleep(60)"}, func(ev cell.Event) {
+		if ev.Kind == cell.EventOutput {
 			cancel()
 		}
 	})
-	if !errors.Is(err, core.ErrInterrupted) || res.Cell.Outcome != core.OutcomeInterrupted || !strings.HasPrefix(res.Cell.Stdout, "go") { // the interrupt may come before the newline
+	if !errors.Is(err, cell.ErrInterrupted) || res.Cell.Outcome != cell.OutcomeInterrupted || !strings.HasPrefix(res.Cell.Stdout, "go") { // the interrupt may come before the newline
 		t.Errorf("outcome %s, stdout %q, error %v", res.Cell.Outcome, res.Cell.Stdout, err)
 	}
-	if next := cell(t, e, "w"); value(next) != "3" {
+	if next := runCode(t, e, "w"); value(next) != "3" {
 		t.Errorf("the state is gone: %+v", next)
 	}
 }
 
 func TestShellCells(t *testing.T) {
 	e := newEngine(t)
-	sh := func(code string) core.Cell { return run(t, e, core.Request{Language: core.Bash, Code: code}).Cell }
-	if c := sh("cd /usr; x=5; f() { echo $x; }; echo hi; echo err >&2"); c.Outcome != core.OutcomeOK || c.Stdout != "hi\n" || c.Stderr != "err\n" {
+	sh := func(code string) cell.Cell { return run(t, e, core.Request{Language: cell.Bash, Code: code}).Cell }
+	if c := sh("cd /usr; x=5; f() { echo $x; }; echo hi; echo err >&2"); c.Outcome != cell.OutcomeOK || c.Stdout != "hi\n" || c.Stderr != "err\n" {
 		t.Errorf("got %+v", c)
 	}
 	if c := sh("pwd; f"); c.Stdout != "/usr\n5\n" {
 		t.Errorf("directory, variable or function did not survive: %q", c.Stdout)
 	}
-	if c := sh("(exit 4)"); c.Outcome != core.OutcomeError || c.ExitCode == nil || *c.ExitCode != 4 {
+	if c := sh("(exit 4)"); c.Outcome != cell.OutcomeError || c.ExitCode == nil || *c.ExitCode != 4 {
 		t.Errorf("status 4: %+v", c)
 	}
-	if c := sh("echo 'unterminated"); c.Outcome != core.OutcomeError {
+	if c := sh("echo 'unterminated"); c.Outcome != cell.OutcomeError {
 		t.Errorf("a syntax error: %+v", c)
 	}
 	if c := sh("echo $x"); c.Stdout != "5\n" {
 		t.Errorf("the shell did not survive a syntax error: %+v", c)
 	}
-	if c := run(t, e, core.Request{Language: core.Bash, Code: "sleep 60", Timeout: 300 * time.Millisecond}).Cell; c.Outcome != core.OutcomeTimeout {
+	if c := run(t, e, core.Request{Language: cell.Bash, Code: "sleep 60", Timeout: 300 * time.Millisecond}).Cell; c.Outcome != cell.OutcomeTimeout {
 		t.Errorf("a timeout: %+v", c)
 	}
 	if c := sh("echo $x; sleep 300 & echo bg"); c.Stdout != "5\nbg\n" {
 		t.Errorf("after a timeout: %+v", c)
 	}
-	if c := sh("exit 3"); c.Outcome != core.OutcomeExit || c.ExitCode == nil || *c.ExitCode != 3 {
+	if c := sh("exit 3"); c.Outcome != cell.OutcomeExit || c.ExitCode == nil || *c.ExitCode != 3 {
 		t.Errorf("exit 3: %+v", c)
 	}
 }
@@ -430,15 +454,15 @@ func TestShellCells(t *testing.T) {
 // Faults of the kernel host: nothing that could know is left.
 func TestAKilledKernelHostIsUnknown(t *testing.T) {
 	e := newEngine(t)
-	pid := atoi(t, value(cell(t, e, "import os; os.getpid()")))
+	pid := atoi(t, value(runCode(t, e, "import os; os.getpid()")))
 	nursery := parent(t, pid)
 	host := parent(t, nursery)
-	res, err := e.Run(t.Context(), core.Request{Code: "import time; print('go'); time.sleep(60)"}, func(ev core.Event) {
-		if ev.Kind == core.EventOutput {
+	res, err := e.Run(t.Context(), core.Request{Code: "import time; print('go'); time.sleep(60)"}, func(ev cell.Event) {
+		if ev.Kind == cell.EventOutput {
 			kill(t, host)
 		}
 	})
-	if !errors.Is(err, core.ErrUnknown) || res.Cell.Outcome != core.OutcomeUnknown {
+	if !errors.Is(err, cell.ErrUnknown) || res.Cell.Outcome != cell.OutcomeUnknown {
 		t.Errorf("outcome %s, error %v", res.Cell.Outcome, err)
 	}
 	waitGone(t, pid, tooLong)
@@ -454,9 +478,9 @@ func TestAKilledPluginLosesNothing(t *testing.T) {
 		t.Run(fmt.Sprintf("through the plugin %v", through), func(t *testing.T) {
 			e := newEngine(t, func(c *core.Config) { c.ThroughPlugin = through })
 			mark := filepath.Join(t.TempDir(), "mark")
-			cell(t, e, "x = 1")
+			runCode(t, e, "x = 1")
 			plugins := processesOf("HOME=" + homeDir)
-			res, err := e.Run(t.Context(), core.Request{Code: fmt.Sprintf("import time\nprint('before'); open(%q, 'a').write('x'); time.sleep(1); print('after'); x", mark)}, func(ev core.Event) {
+			res, err := e.Run(t.Context(), core.Request{Code: fmt.Sprintf("import time\nprint('before'); open(%q, 'a').write('x'); time.sleep(1); print('after'); x", mark)}, func(ev cell.Event) {
 				if strings.Contains(ev.Text, "before") {
 					for _, p := range plugins {
 						pid := atoi(t, strings.Fields(p)[0])
@@ -488,7 +512,7 @@ func TestASessionIsAnotherEnginesToo(t *testing.T) {
 	for _, e := range []*core.Engine{first, second} {
 		wg.Go(func() {
 			for range 20 {
-				if c := run(t, e, core.Request{Session: "work", Code: "x += 1"}).Cell; c.Outcome != core.OutcomeOK {
+				if c := run(t, e, core.Request{Session: "work", Code: "x += 1"}).Cell; c.Outcome != cell.OutcomeOK {
 					t.Errorf("outcome %s", c.Outcome)
 				}
 			}
@@ -515,7 +539,7 @@ func TestASessionOfOneProgramAfterTheOther(t *testing.T) {
 	for _, environment := range []string{"local:", "relay:"} {
 		t.Run(environment, func(t *testing.T) {
 			state := filepath.Join(t.TempDir(), "state")
-			in := func(code string) core.Result {
+			in := func(code string) cell.Result {
 				e := newEngine(t, func(c *core.Config) { c.StateDir = state })
 				return run(t, e, core.Request{Session: "s", Environment: environment, Code: code})
 			}
@@ -551,8 +575,8 @@ func TestASessionPinsItsDirectory(t *testing.T) {
 	if c := run(t, e, core.Request{Session: "s", Code: "import os; os.getcwd()"}).Cell; value(c) != "'"+dir+"'" {
 		t.Errorf("directory %s, want %s", value(c), dir)
 	}
-	if _, err := e.Run(t.Context(), core.Request{Session: "s", Dir: "/", Code: "1"}, nil); !errors.Is(err, plugin.ErrInvalid) {
-		t.Errorf("another directory: %v, want plugin.ErrInvalid", err)
+	if _, err := e.Run(t.Context(), core.Request{Session: "s", Dir: "/", Code: "1"}, nil); !errors.Is(err, sdk.ErrInvalid) {
+		t.Errorf("another directory: %v, want sdk.ErrInvalid", err)
 	}
 	if res := run(t, e, core.Request{Session: "s", Dir: "/", Reset: true, Code: "os.getcwd() if 'os' in globals() else 'fresh'"}); value(res.Cell) != "'fresh'" || !res.Kernel.StateReset {
 		t.Errorf("after a reset: %+v", res)
@@ -562,8 +586,8 @@ func TestASessionPinsItsDirectory(t *testing.T) {
 func TestBadSessionNames(t *testing.T) {
 	e := newEngine(t)
 	for _, name := range []string{"a/b", "..", "a..b", ".", "-x", " ", "a\nb", strings.Repeat("x", 65)} {
-		if _, err := e.Run(t.Context(), core.Request{Session: name, Code: "1"}, nil); !errors.Is(err, plugin.ErrInvalid) {
-			t.Errorf("session %q: %v, want plugin.ErrInvalid", name, err)
+		if _, err := e.Run(t.Context(), core.Request{Session: name, Code: "1"}, nil); !errors.Is(err, sdk.ErrInvalid) {
+			t.Errorf("session %q: %v, want sdk.ErrInvalid", name, err)
 		}
 	}
 }
@@ -576,11 +600,11 @@ func TestBadCells(t *testing.T) {
 		"language":  {Language: "cobol", Code: "1"},
 		"variable":  {Code: "1", Env: map[string]string{"A=B": "c"}},
 	} {
-		if _, err := e.Run(t.Context(), req, nil); !errors.Is(err, plugin.ErrInvalid) {
-			t.Errorf("%s: %v, want plugin.ErrInvalid", name, err)
+		if _, err := e.Run(t.Context(), req, nil); !errors.Is(err, sdk.ErrInvalid) {
+			t.Errorf("%s: %v, want sdk.ErrInvalid", name, err)
 		}
 	}
-	if c := cell(t, e, "1"); value(c) != "1" {
+	if c := runCode(t, e, "1"); value(c) != "1" {
 		t.Errorf("after bad cells: %+v", c)
 	}
 }
@@ -599,7 +623,7 @@ func TestTheSameIDIsTheSameCell(t *testing.T) {
 	}
 	req.Code = "8"
 	res, err := e.Run(t.Context(), req, nil)
-	if !errors.Is(err, core.ErrRefused) || !strings.Contains(res.Cell.Reason, "conflict") {
+	if !errors.Is(err, cell.ErrRefused) || !strings.Contains(res.Cell.Reason, "conflict") {
 		t.Errorf("the same id with other code: outcome %s (%s), error %v", res.Cell.Outcome, res.Cell.Reason, err)
 	}
 }
@@ -616,10 +640,10 @@ func TestExec(t *testing.T) {
 	}
 	begun := time.Now()
 	_, err = e.Exec(t.Context(), core.ExecRequest{Argv: []string{"sleep", "60"}, Timeout: 200 * time.Millisecond})
-	if !errors.Is(err, core.ErrTimeout) || time.Since(begun) > tooLong {
+	if !errors.Is(err, cell.ErrTimeout) || time.Since(begun) > tooLong {
 		t.Errorf("a timeout: %v after %s", err, time.Since(begun))
 	}
-	if _, err = e.Exec(t.Context(), core.ExecRequest{Argv: []string{"no-such-program"}}); !errors.Is(err, plugin.ErrNotFound) {
+	if _, err = e.Exec(t.Context(), core.ExecRequest{Argv: []string{"no-such-program"}}); !errors.Is(err, sdk.ErrNotFound) {
 		t.Errorf("a program that is not there: %v", err)
 	}
 }
@@ -627,7 +651,7 @@ func TestExec(t *testing.T) {
 // Case 5, for an engine that is closed in order: nothing is left at once.
 func TestCloseLeavesNothing(t *testing.T) {
 	e := newEngine(t)
-	pid := atoi(t, value(cell(t, e, "import os; os.getpid()")))
+	pid := atoi(t, value(runCode(t, e, "import os; os.getpid()")))
 	nursery := parent(t, pid)
 	host := parent(t, nursery)
 	if err := e.Close(t.Context()); err != nil {
@@ -636,7 +660,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 	for _, p := range []int{pid, nursery, host} {
 		waitGone(t, p, tooLong)
 	}
-	if _, err := e.Run(t.Context(), core.Request{Code: "1"}, nil); !errors.Is(err, plugin.ErrClosed) {
-		t.Errorf("a cell after Close: %v, want plugin.ErrClosed", err)
+	if _, err := e.Run(t.Context(), core.Request{Code: "1"}, nil); !errors.Is(err, sdk.ErrClosed) {
+		t.Errorf("a cell after Close: %v, want sdk.ErrClosed", err)
 	}
 }

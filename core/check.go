@@ -8,8 +8,20 @@ import (
 	"strings"
 	"time"
 
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/core/cell"
+	"github.com/hermes-framework/hermes/core/kernel"
+	"github.com/hermes-framework/hermes/core/toolrpc"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
+
+// Check is one line of what CheckEnvironment found.
+type Check struct {
+	Name   string `json:"name"` // connection, exec, python, directory, kernel, limits, latency, …
+	OK     bool   `json:"ok"`
+	Warn   bool   `json:"warn,omitempty"`
+	Detail string `json:"detail"`
+	Hint   string `json:"hint,omitempty"`
+}
 
 // CheckEnvironment tries what an environment can do, from the connection to a warm cell, and reports each step. It stops at the first step without which
 // the next ones cannot work. What it started ends before it returns, but for the environment itself.
@@ -27,7 +39,7 @@ func (e *Engine) CheckEnvironment(ctx context.Context, name string) ([]Check, er
 		}
 	}
 	if c.up != nil {
-		c.up.close(ctx)
+		c.up.Close(ctx)
 	}
 	return c.found, context.Cause(ctx)
 }
@@ -37,7 +49,7 @@ type checker struct {
 	name   string
 	found  []Check
 	env    *environment
-	up     *hostConn
+	up     *kernel.Host
 }
 
 func (c *checker) ok(name, format string, args ...any) bool {
@@ -47,7 +59,7 @@ func (c *checker) ok(name, format string, args ...any) bool {
 
 func (c *checker) fail(name string, err error) bool {
 	found := Check{Name: name, Detail: err.Error()}
-	if pe, ok := errors.AsType[*plugin.Error](err); ok {
+	if pe, ok := errors.AsType[*sdk.Error](err); ok {
 		found.Hint = pe.Hint
 	}
 	c.found = append(c.found, found)
@@ -69,13 +81,13 @@ func (c *checker) connection(ctx context.Context) bool {
 }
 
 func (c *checker) capabilities(context.Context) bool {
-	caps := make([]string, 0, len(c.env.place.caps))
-	for _, have := range c.env.place.caps {
+	caps := make([]string, 0, len(c.env.place.Caps))
+	for _, have := range c.env.place.Caps {
 		caps = append(caps, string(have))
 	}
 	slices.Sort(caps)
 	c.ok("capabilities", "%s", strings.Join(caps, " "))
-	if !c.env.place.can(plugin.CapReap) {
+	if !c.env.place.Can(sdk.CapReap) {
 		c.warn("reap", "a cancelled command may leave processes behind that made themselves independent", "")
 	}
 	return true
@@ -83,58 +95,57 @@ func (c *checker) capabilities(context.Context) bool {
 
 func (c *checker) command(ctx context.Context) bool {
 	begun := time.Now()
-	status, err := c.env.place.env.Exec(ctx, plugin.Command{Argv: []string{"true"}, InheritEnv: true}, plugin.IO{})
+	status, err := c.env.place.Env.Exec(ctx, sdk.Command{Argv: []string{"true"}, InheritEnv: true}, sdk.IO{})
 	switch {
 	case err != nil:
 		return c.fail("command", err)
 	case status.Code != 0:
-		return c.fail("command", fmt.Errorf("`true` ended with %s", describeStatus(status)))
+		return c.fail("command", fmt.Errorf("`true` ended with %s", status))
 	}
 	return c.ok("command", "one command took %s", round(time.Since(begun)))
 }
 
 func (c *checker) host(ctx context.Context) bool {
 	p := c.env.place
-	p.interpreter = c.engine.cfg.Interpreter
+	p.Interpreter = c.engine.cfg.Interpreter
 	begun := time.Now()
-	h, err := newHost(ctx, &p)
+	h, info, err := newHost(ctx, &p)
 	if err != nil {
 		return c.fail("python", err)
 	}
 	c.up = h
-	c.ok("python", "%s, Python %s; kernel host up in %s", h.info.Executable, h.info.Python, round(time.Since(begun)))
-	for _, w := range h.info.Warnings {
+	c.ok("python", "%s, Python %s; kernel host up in %s", info.Executable, info.Python, round(time.Since(begun)))
+	for _, w := range info.Warnings {
 		c.warn("limits", w, "")
 	}
-	return c.ok("directory", "%s", h.info.Dir)
+	return c.ok("directory", "%s", info.Dir)
 }
 
 func (c *checker) cells(ctx context.Context) bool {
-	for _, lang := range []Language{Python, Bash} {
+	for _, lang := range []cell.Language{cell.Python, cell.Bash} {
 		begun := time.Now()
-		answer, err := c.up.request(ctx, fields{"t": "open", "session": "", "owner": "check", "lang": string(lang), "dir": "", "env": map[string]string{}, "reset": false})
+		got, err := c.up.Open(ctx, kernel.OpenRequest{Owner: "check", Language: lang})
 		if err != nil {
 			c.fail(string(lang)+" kernel", err)
 			continue
 		}
 		c.ok(string(lang)+" kernel", "started in %s", round(time.Since(begun)))
-		if lang == Python {
-			c.latency(ctx, answer.str("kernel"))
+		if lang == cell.Python {
+			c.latency(ctx, got.Kernel)
 		}
 	}
 	return true
 }
 
 // latency times warm cells.
-func (c *checker) latency(ctx context.Context, kernel string) {
+func (c *checker) latency(ctx context.Context, k kernel.Kernel) {
 	var took []time.Duration
 	for range 20 {
 		begun := time.Now()
-		sub := submission{id: c.engine.NewCellID(), kernel: kernel, code: "1", digest: digest("", Python, "1")}
-		end, err := c.up.run(ctx, sub, func(frame) {})
-		if err != nil || end.str("outcome") != string(OutcomeOK) {
+		end, err := k.Run(ctx, kernel.Submission{ID: c.engine.NewCellID(), Language: cell.Python, Code: "1"}, toolrpc.None{}, func(cell.Frame) {})
+		if err != nil || end.Text("outcome") != string(cell.OutcomeOK) {
 			if err == nil {
-				err = fmt.Errorf("a cell of `1` ended as %s %s", end.str("outcome"), end.str("msg"))
+				err = fmt.Errorf("a cell of `1` ended as %s %s", end.Text("outcome"), end.Text("msg"))
 			}
 			c.fail("cell", err)
 			return

@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
 	"sync"
 
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/core/kernelhost"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
 // environment is one opened target and the kernel hosts in it.
@@ -18,7 +20,7 @@ type environment struct {
 	name   string // as it was asked for
 	target string
 	scheme string
-	place  place // but for the interpreter
+	place  kernelhost.Place // but for the interpreter
 	ready  chan struct{}
 	err    error
 
@@ -26,17 +28,6 @@ type environment struct {
 
 	mu    sync.Mutex
 	hosts map[hostKey]*hostSlot
-}
-
-type hostKey struct {
-	interpreter string
-	named       bool
-}
-
-// hostSlot holds the kernel host of one key. gate holds one token: who has it may start or replace it.
-type hostSlot struct {
-	gate chan struct{}
-	host *hostConn
 }
 
 // environment returns the opened environment of a name or target, opening it if need be; callers that come meanwhile wait for that.
@@ -88,7 +79,7 @@ func (e *Engine) resolve(name string) (EnvironmentConfig, error) {
 	if scheme, _, ok := strings.Cut(name, ":"); ok && scheme != "" {
 		return EnvironmentConfig{Target: name}, nil
 	}
-	known := sortedKeys(e.cfg.Environments)
+	known := slices.Sorted(maps.Keys(e.cfg.Environments))
 	hint := "use a target URL such as local: or the name of an environment from the configuration"
 	if len(known) > 0 {
 		hint += " (" + strings.Join(known, ", ") + ")"
@@ -101,8 +92,8 @@ func (env *environment) open(ctx context.Context, e *Engine, conf EnvironmentCon
 	if !ok {
 		return invalid("a target is a URL such as local: or ssh://host", "environment %q: target %q has no scheme", env.name, conf.Target)
 	}
-	backend, err := e.backends.backend(ctx, scheme)
-	if missing, ok := errors.AsType[*plugin.Error](err); ok && missing.Code == plugin.CodeNotFound {
+	backend, err := e.backends.Backend(ctx, scheme)
+	if missing, ok := errors.AsType[*sdk.Error](err); ok && missing.Code == sdk.CodeNotFound {
 		return invalid(missing.Hint, "environment %s: %s", label(env.name), missing.Message) // to name what is not there is the caller's mistake
 	}
 	if err != nil {
@@ -118,17 +109,17 @@ func (env *environment) open(ctx context.Context, e *Engine, conf EnvironmentCon
 			return fmt.Errorf("environment %s: its configuration: %w", label(env.name), err)
 		}
 	}
-	opened, err := backend.Open(ctx, plugin.OpenRequest{ID: newID(), Target: conf.Target, Config: config})
+	opened, err := backend.Open(ctx, sdk.OpenRequest{ID: newID(), Target: conf.Target, Config: config})
 	if err != nil {
 		return fmt.Errorf("environment %s: %w", label(env.name), err)
 	}
 	env.scheme = scheme
-	env.place = place{
-		name: env.name, env: opened, caps: info.Capabilities, remote: !env.local(),
-		throughPlugin: e.cfg.ThroughPlugin, clientID: e.nonce, idle: e.detachedIdle(),
+	env.place = kernelhost.Place{
+		Name: env.name, Env: opened, Caps: info.Capabilities, Remote: !env.local(),
+		ThroughPlugin: e.cfg.ThroughPlugin, ClientID: e.nonce, Idle: e.detachedIdle(),
 	}
 	if env.local() {
-		env.place.runtime = e.runtime
+		env.place.EngineDir = e.runtime
 	}
 	return nil
 }
@@ -148,74 +139,6 @@ func (env *environment) dir(asked string) string {
 	return here
 }
 
-func (env *environment) slot(key hostKey) *hostSlot {
-	env.mu.Lock()
-	defer env.mu.Unlock()
-	s := env.hosts[key]
-	if s == nil {
-		s = &hostSlot{gate: make(chan struct{}, 1)}
-		s.gate <- struct{}{}
-		env.hosts[key] = s
-	}
-	return s
-}
-
-// host returns the kernel host of key; make starts or finds one when there is none. Callers that come meanwhile wait.
-func (env *environment) host(ctx context.Context, key hostKey, make func(context.Context, *place) (*hostConn, error)) (*hostConn, error) {
-	s := env.slot(key)
-	select {
-	case <-s.gate:
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-	defer func() { s.gate <- struct{}{} }()
-	if s.host != nil {
-		return s.host, nil
-	}
-	p := env.place
-	p.interpreter = key.interpreter
-	h, err := make(ctx, &p)
-	if err == nil {
-		s.host = h
-	}
-	return h, err
-}
-
-// forgetHost takes out a kernel host that is gone, so that the next cell gets a new one.
-func (env *environment) forgetHost(ctx context.Context, h *hostConn) {
-	for _, s := range env.slots() {
-		<-s.gate
-		if s.host == h {
-			s.host = nil
-		}
-		s.gate <- struct{}{}
-	}
-	h.close(ctx)
-}
-
-func (env *environment) slots() []*hostSlot {
-	env.mu.Lock()
-	defer env.mu.Unlock()
-	var out []*hostSlot
-	for _, s := range env.hosts {
-		out = append(out, s)
-	}
-	return out
-}
-
-// live returns the kernel hosts that are up.
-func (env *environment) live() []*hostConn {
-	var out []*hostConn
-	for _, s := range env.slots() {
-		<-s.gate // held by starts only, and they are bounded
-		if s.host != nil {
-			out = append(out, s.host)
-		}
-		s.gate <- struct{}{}
-	}
-	return out
-}
-
 func (env *environment) close(ctx context.Context) error {
 	select {
 	case <-env.ready:
@@ -227,105 +150,22 @@ func (env *environment) close(ctx context.Context) error {
 	}
 	var wg sync.WaitGroup
 	for _, h := range env.live() {
-		wg.Go(func() { h.close(ctx) })
+		wg.Go(func() { h.Close(ctx) }) // bounded
 	}
 	wg.Wait()
-	if err := env.place.env.Close(ctx); err != nil && !errors.Is(err, plugin.ErrClosed) {
+	if err := env.place.Env.Close(ctx); err != nil && !errors.Is(err, sdk.ErrClosed) {
 		return fmt.Errorf("environment %s: close: %w", label(env.name), err)
 	}
 	return nil
 }
 
-// newHost starts an unnamed kernel host.
-func newHost(ctx context.Context, p *place) (*hostConn, error) {
-	token := newToken()
-	info, err := startHost(ctx, p, token, false)
-	if err != nil {
-		return nil, err
-	}
-	h := newHostConn(p, info, token, false)
-	if _, err := h.connect(ctx); err != nil {
-		h.close(ctx)
-		return nil, err
-	}
-	return h, nil
-}
-
-// namedHost finds the named kernel host of p's environment, or starts it. The record under its lock decides between programs that come at once.
-func (e *Engine) namedHost(ctx context.Context, p *place) (*hostConn, error) {
-	path, err := e.store.host(p.name, p.interpreter)
-	if err != nil {
-		return nil, err
-	}
-	if !p.can(plugin.CapDetach) {
-		return nil, plugin.Errorf(plugin.CodeUnsupported, plugin.NotStarted, "%s: its backend cannot keep a session's kernel (it has no capability detach)", p.label()).
-			WithHint("leave the session out: a kernel of this program ends with it")
-	}
-	unlock, err := lockFile(ctx, path+".lock")
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
-
-	var rec hostRecord
-	known, err := load(path, &rec)
-	if errors.Is(err, errDamaged) {
-		return nil, withHint(err, "remove that file and end the kernel host that it named: `pgrep -f hermes-kernel-host` finds those that run")
-	}
-	if err != nil {
-		return nil, err
-	}
-	if known && rec.Host.Socket != "" {
-		h := newHostConn(p, rec.Host, rec.Token, true)
-		if _, err := h.connect(ctx); err == nil || !nobodyListens(err) && !errors.Is(err, errHostGone) {
-			return h, err
-		}
-	}
-	fresh := hostRecord{Environment: p.name, Interpreter: p.interpreter, Token: newToken()}
-	if !known {
-		rec = fresh
-	}
-	if err := save(path, rec); err != nil { // before there is a host, which nobody could reach without its record
-		return nil, err
-	}
-	h, err := e.startNamed(ctx, p, fresh.Token, rec.Token)
-	if h != nil && errors.Is(err, errWrongToken) {
-		return nil, &plugin.Error{
-			Code: plugin.CodeConflict, Delivery: plugin.NotStarted, Cause: err,
-			Message: fmt.Sprintf("%s: a kernel host of yours (process %d) runs there already, and its token is not in %s", p.label(), h.info.PID, path),
-			Hint:    "use the state directory that it was started with, or end that process",
-		}
-	}
-	if err != nil {
-		return nil, err
-	}
-	fresh.Host, fresh.Token = h.info, h.token
-	return h, save(path, fresh)
-}
-
-// startNamed starts a named host with token, or attaches to the one that is there, whose token another record may hold: an interpreter and an
-// environment have more than one name. A host that was there and has just left is followed by another one.
-func (e *Engine) startNamed(ctx context.Context, p *place, token, recorded []byte) (*hostConn, error) {
-	for attempt := 0; ; attempt++ {
-		info, err := startHost(ctx, p, token, true)
-		if err != nil {
-			return nil, err
-		}
-		h := newHostConn(p, info, token, true)
-		if info.Existing {
-			h.token = e.store.tokenOf(info.Incarnation, recorded)
-		}
-		_, err = h.connect(ctx)
-		if attempt > 0 || !info.Existing || !nobodyListens(err) && !errors.Is(err, errHostGone) {
-			return h, err
-		}
-	}
-}
+// label makes "local: …" of the target "local:".
+func label(environment string) string { return strings.TrimSuffix(environment, ":") }
 
 // Environment is an opened environment for commands and files, without any kernel. Its methods may be called concurrently; it is closed with its Engine.
 type Environment struct {
 	env  *environment
-	info plugin.Info
+	info sdk.Info
 }
 
 // Environment opens the environment of a target URL or a name of the configuration.
@@ -334,7 +174,7 @@ func (e *Engine) Environment(ctx context.Context, target string) (*Environment, 
 	if err != nil {
 		return nil, err
 	}
-	backend, err := e.backends.backend(ctx, env.scheme)
+	backend, err := e.backends.Backend(ctx, env.scheme)
 	if err != nil {
 		return nil, err
 	}
@@ -343,36 +183,43 @@ func (e *Engine) Environment(ctx context.Context, target string) (*Environment, 
 }
 
 // Info describes the environment's backend.
-func (v *Environment) Info() plugin.Info { return v.info }
+func (v *Environment) Info() sdk.Info { return v.info }
 
-// Exec runs a command there, see plugin.Environment.
-func (v *Environment) Exec(ctx context.Context, cmd plugin.Command, stdio plugin.IO) (plugin.ExitStatus, error) {
-	return v.env.place.env.Exec(ctx, cmd, stdio)
+// Exec runs a command there, see sdk.Environment.
+func (v *Environment) Exec(ctx context.Context, cmd sdk.Command, stdio sdk.IO) (sdk.ExitStatus, error) {
+	return v.env.place.Env.Exec(ctx, cmd, stdio)
 }
 
-// Files returns the environment's files, or an error with plugin.CodeUnsupported.
-func (v *Environment) Files() (plugin.Files, error) {
-	files, ok := v.env.place.env.(plugin.Files)
-	if !ok || !slices.Contains(v.info.Capabilities, plugin.CapFiles) {
-		return nil, v.lacks(plugin.CapFiles)
+// Files returns the environment's files, or an error with sdk.CodeUnsupported.
+func (v *Environment) Files() (sdk.Files, error) {
+	files, ok := v.env.place.Env.(sdk.Files)
+	if !ok || !slices.Contains(v.info.Capabilities, sdk.CapFiles) {
+		return nil, v.lacks(sdk.CapFiles)
 	}
 	return files, nil
 }
 
-// Dialer returns what connects to the environment's Unix sockets, or an error with plugin.CodeUnsupported.
-func (v *Environment) Dialer() (plugin.Dialer, error) {
-	dialer, ok := v.env.place.env.(plugin.Dialer)
-	if !ok || !slices.Contains(v.info.Capabilities, plugin.CapSocket) {
-		return nil, v.lacks(plugin.CapSocket)
+// Dialer returns what connects to the environment's Unix sockets, or an error with sdk.CodeUnsupported.
+func (v *Environment) Dialer() (sdk.Dialer, error) {
+	dialer, ok := v.env.place.Env.(sdk.Dialer)
+	if !ok || !slices.Contains(v.info.Capabilities, sdk.CapSocket) {
+		return nil, v.lacks(sdk.CapSocket)
 	}
 	return dialer, nil
 }
 
-func (v *Environment) lacks(c plugin.Capability) error {
-	return &plugin.Error{
-		Code: plugin.CodeUnsupported, Delivery: plugin.NotStarted,
+func (v *Environment) lacks(c sdk.Capability) error {
+	return &sdk.Error{
+		Code: sdk.CodeUnsupported, Delivery: sdk.NotStarted,
 		Message: fmt.Sprintf("environment %s: its backend %s has no capability %s", label(v.env.name), v.info.Name, c),
 	}
+}
+
+// EnvironmentStatus is a named environment of the configuration.
+type EnvironmentStatus struct {
+	Name   string `json:"name"`
+	Target string `json:"target"`
+	Open   bool   `json:"open"`
 }
 
 // Environments lists the environments of the configuration and those that are open.
@@ -387,7 +234,7 @@ func (e *Engine) Environments() []EnvironmentStatus {
 		names[name] = env.target
 	}
 	var out []EnvironmentStatus
-	for _, name := range sortedKeys(names) {
+	for _, name := range slices.Sorted(maps.Keys(names)) {
 		out = append(out, EnvironmentStatus{Name: name, Target: names[name], Open: e.envs[name] != nil})
 	}
 	return out

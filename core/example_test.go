@@ -9,10 +9,11 @@ import (
 	"time"
 
 	"github.com/hermes-framework/hermes/core"
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/core/cell"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
-// A whole program: its main begins with plugin.ServeBuiltin(local.New()), so that it can be its own backend.
+// A whole program: its main begins with sdk.ServeBuiltin(local.New()), so that it can be its own backend.
 func Example() {
 	ctx := context.Background()
 	engine, err := core.Open(ctx, core.Config{Builtin: []core.Builtin{{Name: "local"}}})
@@ -39,12 +40,12 @@ func ExampleEngine_Run() {
 	res, err := engine.Run(ctx, core.Request{
 		Code:    "import time\nprint('working', flush=True)\ntime.sleep(60)",
 		Timeout: 300 * time.Millisecond,
-	}, func(ev core.Event) {
-		if ev.Kind == core.EventOutput {
+	}, func(ev cell.Event) {
+		if ev.Kind == cell.EventOutput {
 			fmt.Print(ev.Text) // as it comes
 		}
 	})
-	fmt.Println(errors.Is(err, core.ErrTimeout), res.Cell.Outcome)
+	fmt.Println(errors.Is(err, cell.ErrTimeout), res.Cell.Outcome)
 	fmt.Print("in the result: ", res.Cell.Stdout)
 	// Output:
 	// working
@@ -64,7 +65,7 @@ func ExampleEngine_Environment() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	status, err := env.Exec(ctx, plugin.Command{Argv: []string{"sh", "-c", "echo from $0; exit 3", "a shell"}, InheritEnv: true}, plugin.IO{Stdout: os.Stdout})
+	status, err := env.Exec(ctx, sdk.Command{Argv: []string{"sh", "-c", "echo from $0; exit 3", "a shell"}, InheritEnv: true}, sdk.IO{Stdout: os.Stdout})
 	fmt.Println(status.Code, err)
 	// Output:
 	// from a shell

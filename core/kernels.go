@@ -10,13 +10,29 @@ import (
 	"strings"
 	"time"
 
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/core/cell"
+	"github.com/hermes-framework/hermes/core/kernel"
+	"github.com/hermes-framework/hermes/core/kernelhost"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
-// held is a kernel and the host that holds it.
+// KernelStatus is a live kernel, as `hermes kernels ls --json` prints it.
+type KernelStatus struct {
+	ID          string        `json:"id"`
+	Session     string        `json:"session"`
+	Environment string        `json:"environment"`
+	Language    cell.Language `json:"language"`
+	State       string        `json:"state"` // idle, busy, starting
+	Cells       int           `json:"cells"`
+	PID         int           `json:"pid"`
+	Started     time.Time     `json:"started"`
+	LastUsed    time.Time     `json:"last_used"`
+}
+
+// held is a kernel of some kernel host, and what is known of it.
 type held struct {
 	KernelStatus
-	host *hostConn
+	kernel kernel.Kernel
 }
 
 // Kernels lists the kernels of this engine and of the named sessions that StateDir has records of. Kernel hosts that cannot be reached are left out
@@ -52,11 +68,16 @@ func (e *Engine) allKernels(ctx context.Context) ([]held, error) {
 			continue
 		}
 		for _, h := range env.live() {
-			kernels, hostErr := h.kernels(ctx, env.name)
-			if hostErr != nil && !nobodyListens(hostErr) && !errors.Is(hostErr, errHostGone) {
+			states, hostErr := h.List(ctx)
+			if hostErr != nil && !kernel.IsGone(hostErr) {
 				err = errors.Join(err, fmt.Errorf("environment %s: list kernels: %w", label(env.name), hostErr))
 			}
-			out = append(out, kernels...)
+			for _, k := range states {
+				out = append(out, held{kernel: k.Kernel, KernelStatus: KernelStatus{
+					ID: k.Kernel.ID, Session: k.Session, Environment: env.name, Language: k.Language, State: k.State,
+					Cells: k.Cells, PID: k.PID, Started: k.Started, LastUsed: k.LastUsed,
+				}})
+			}
 		}
 	}
 	slices.SortFunc(out, func(a, b held) int { return cmp.Or(a.Started.Compare(b.Started), strings.Compare(a.ID, b.ID)) })
@@ -81,14 +102,13 @@ func (e *Engine) findNamedHosts(ctx context.Context) error {
 			errs = append(errs, err)
 			continue
 		}
-		_, err = env.host(ctx, hostKey{interpreter: rec.Interpreter, named: true}, func(ctx context.Context, p *place) (*hostConn, error) {
-			h := newHostConn(p, rec.Host, rec.Token, true)
-			_, err := h.connect(ctx)
-			return h, err
+		_, err = env.host(ctx, hostKey{interpreter: rec.Interpreter, named: true}, func(ctx context.Context, p *kernelhost.Place) (*kernel.Host, error) {
+			h := converse(&kernelhost.Host{Place: p, Info: rec.Host, Token: rec.Token}, true)
+			return h, h.Reach(ctx)
 		})
 		switch {
 		case err == nil:
-		case nobodyListens(err), errors.Is(err, errHostGone):
+		case kernel.IsGone(err):
 			_ = os.Remove(path) // the record of a host that is gone; the next start writes another
 		default:
 			errs = append(errs, err)
@@ -97,36 +117,13 @@ func (e *Engine) findNamedHosts(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-func (h *hostConn) kernels(ctx context.Context, environment string) ([]held, error) {
-	answer, err := h.request(ctx, fields{"t": "list"})
-	if err != nil {
-		return nil, err
-	}
-	var out []held
-	for _, v := range answer.list("kernels") {
-		k, ok := v.(fields)
-		if !ok {
-			continue
-		}
-		out = append(out, held{host: h, KernelStatus: KernelStatus{
-			ID: k.str("kernel"), Session: k.str("session"), Environment: environment, Language: Language(k.str("lang")),
-			State: k.str("state"), Cells: int(k.int("cells")), PID: int(k.int("pid")),
-			Started: unixTime(k.float("started")), LastUsed: unixTime(k.float("last_used")),
-		}})
-	}
-	return out, nil
-}
-
-func unixTime(seconds float64) time.Time { return time.UnixMicro(int64(seconds * 1e6)).UTC() }
-
 // Interrupt interrupts the cell that the kernel runs, by the ladder of Run; an idle kernel is left alone.
 func (e *Engine) Interrupt(ctx context.Context, kernelID string) error {
 	k, err := e.findKernel(ctx, kernelID)
 	if err != nil {
 		return err
 	}
-	_, err = k.host.request(ctx, fields{"t": "interrupt", "kernel": k.ID})
-	return err
+	return k.kernel.Interrupt(ctx)
 }
 
 // Kill ends a kernel and its processes. A named session's kernel may be another program's too: its cells end as lost or refused, and the session is forgotten.
@@ -139,11 +136,11 @@ func (e *Engine) Kill(ctx context.Context, kernelID string) error {
 }
 
 func (e *Engine) kill(ctx context.Context, k held) error {
-	if _, err := k.host.request(ctx, fields{"t": "kill", "kernel": k.ID}); err != nil && !errors.Is(err, plugin.ErrNotFound) {
+	if err := k.kernel.End(ctx); err != nil && !errors.Is(err, sdk.ErrNotFound) {
 		return fmt.Errorf("kill kernel %s: %w", k.ID, err)
 	}
-	if p := e.pool.find(k.ID); p != nil {
-		e.pool.forget(p, "died")
+	if p := e.pool.Find(k.ID); p != nil {
+		e.pool.Forget(p, "died")
 	}
 	if k.Session != "" {
 		return e.forgetSession(ctx, k.Session, k.Language)
@@ -202,8 +199,8 @@ func (e *Engine) findKernel(ctx context.Context, id string) (held, error) {
 	if err != nil {
 		return held{}, err
 	}
-	return held{}, &plugin.Error{
-		Code: plugin.CodeNotFound, Delivery: plugin.NotStarted, Message: fmt.Sprintf("kernel %q: there is none", strings.TrimSpace(id)),
+	return held{}, &sdk.Error{
+		Code: sdk.CodeNotFound, Delivery: sdk.NotStarted, Message: fmt.Sprintf("kernel %q: there is none", strings.TrimSpace(id)),
 		Hint: "`hermes kernels ls` shows those that there are",
 	}
 }

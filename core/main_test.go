@@ -18,7 +18,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/hermes-framework/hermes/core"
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/core/cell"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 	"github.com/hermes-framework/hermes/plugins/local"
 )
 
@@ -26,7 +27,7 @@ import (
 const backendVar = "HERMES_TEST_SERVE"
 
 func TestMain(m *testing.M) {
-	plugin.ServeBuiltin(local.New())
+	sdk.ServeBuiltin(local.New())
 	if name := os.Getenv(backendVar); name != "" {
 		serveBackend(name)
 		return
@@ -45,9 +46,9 @@ func TestMain(m *testing.M) {
 func serveBackend(name string) {
 	switch name {
 	case "runner":
-		plugin.Serve(newRunner())
+		sdk.Serve(newRunner())
 	case "relay":
-		plugin.Serve(noSocket{local.New()})
+		sdk.Serve(noSocket{local.New()})
 	}
 }
 
@@ -116,7 +117,7 @@ func newEngine(t *testing.T, change ...func(*core.Config)) *core.Engine {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
-		if _, err := e.Prune(ctx); err != nil && !errors.Is(err, plugin.ErrClosed) {
+		if _, err := e.Prune(ctx); err != nil && !errors.Is(err, sdk.ErrClosed) {
 			t.Errorf("prune: %v", err)
 		}
 		if err := e.Close(ctx); err != nil {
@@ -141,29 +142,29 @@ func (w logWriter) Write(p []byte) (int, error) {
 }
 
 // run runs one cell and fails the test if it cannot be run.
-func run(t *testing.T, e *core.Engine, req core.Request) core.Result {
+func run(t *testing.T, e *core.Engine, req core.Request) cell.Result {
 	t.Helper()
 	res, err := e.Run(t.Context(), req, nil)
-	if ended := (*core.RunError)(nil); err != nil && !errors.As(err, &ended) {
+	if ended := (*cell.RunError)(nil); err != nil && !errors.As(err, &ended) {
 		t.Fatalf("run %.60q: %v", req.Code, err)
 	}
 	return res
 }
 
 // cell runs Python code in the engine's own kernel.
-func cell(t *testing.T, e *core.Engine, code string) core.Cell {
+func runCode(t *testing.T, e *core.Engine, code string) cell.Cell {
 	t.Helper()
 	return run(t, e, core.Request{Code: code}).Cell
 }
 
-func value(c core.Cell) string {
+func value(c cell.Cell) string {
 	if c.Value == nil {
 		return ""
 	}
 	return *c.Value
 }
 
-func wantOutcome(t *testing.T, c core.Cell, want core.Outcome) {
+func wantOutcome(t *testing.T, c cell.Cell, want cell.Outcome) {
 	t.Helper()
 	if c.Outcome != want {
 		t.Errorf("outcome %s (%s), want %s; stdout %.200q, stderr %.500q, error %+v", c.Outcome, c.Reason, want, c.Stdout, c.Stderr, c.Error)
@@ -225,16 +226,16 @@ func atoi(t *testing.T, s string) int {
 }
 
 // noSocket is a backend without the capability socket, so that kernel hosts are reached by a relay.
-type noSocket struct{ plugin.Backend }
+type noSocket struct{ sdk.Backend }
 
-func (b noSocket) Info(ctx context.Context) (plugin.Info, error) {
+func (b noSocket) Info(ctx context.Context) (sdk.Info, error) {
 	info, err := b.Backend.Info(ctx)
 	info.Name = "relay"
-	info.Capabilities = []plugin.Capability{plugin.CapStdin, plugin.CapStream, plugin.CapDetach}
+	info.Capabilities = []sdk.Capability{sdk.CapStdin, sdk.CapStream, sdk.CapDetach}
 	return info, err
 }
 
-func (b noSocket) Open(ctx context.Context, req plugin.OpenRequest) (plugin.Environment, error) {
+func (b noSocket) Open(ctx context.Context, req sdk.OpenRequest) (sdk.Environment, error) {
 	req.Target = "local:"
 	return b.Backend.Open(ctx, req)
 }

@@ -7,15 +7,15 @@ import (
 	"os"
 	"os/exec"
 
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
 // newRunner is a backend with the one method of a Runner.
-func newRunner() plugin.Backend {
-	return plugin.FromRunner(plugin.Info{Name: "runner", Version: "1", Capabilities: []plugin.Capability{plugin.CapStdin, plugin.CapDetach}}, plugin.RunnerFunc(runCommand))
+func newRunner() sdk.Backend {
+	return sdk.FromRunner(sdk.Info{Name: "runner", Version: "1", Capabilities: []sdk.Capability{sdk.CapStdin, sdk.CapDetach}}, sdk.RunnerFunc(runCommand))
 }
 
-func runCommand(ctx context.Context, cmd plugin.Command, stdin []byte) (plugin.RunResult, error) {
+func runCommand(ctx context.Context, cmd sdk.Command, stdin []byte) (sdk.RunResult, error) {
 	c := exec.CommandContext(ctx, cmd.Argv[0], cmd.Argv[1:]...)
 	c.Env = cmd.Env
 	if cmd.InheritEnv {
@@ -26,7 +26,7 @@ func runCommand(ctx context.Context, cmd plugin.Command, stdin []byte) (plugin.R
 	err := c.Run()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
-		return plugin.RunResult{}, err
+		return sdk.RunResult{}, err
 	}
-	return plugin.RunResult{Stdout: stdout.Bytes(), Stderr: stderr.Bytes(), Code: c.ProcessState.ExitCode()}, context.Cause(ctx)
+	return sdk.RunResult{Stdout: stdout.Bytes(), Stderr: stderr.Bytes(), Code: c.ProcessState.ExitCode()}, context.Cause(ctx)
 }

@@ -12,17 +12,21 @@ import (
 	"strings"
 	"time"
 
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/core/cell"
+	"github.com/hermes-framework/hermes/core/kernel"
+	"github.com/hermes-framework/hermes/core/kernelhost"
+	"github.com/hermes-framework/hermes/core/secfile"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
 // sessionRecord is what the engine keeps of a named session, in StateDir/sessions, so that the next program finds it.
 type sessionRecord struct {
-	Name        string                     `json:"name"`
-	Environment string                     `json:"environment"` // the target, as the session was made with
-	Dir         string                     `json:"dir"`
-	Interpreter string                     `json:"interpreter"`
-	Created     time.Time                  `json:"created"`
-	Kernels     map[Language]sessionKernel `json:"kernels"`
+	Name        string                          `json:"name"`
+	Environment string                          `json:"environment"` // the target, as the session was made with
+	Dir         string                          `json:"dir"`
+	Interpreter string                          `json:"interpreter"`
+	Created     time.Time                       `json:"created"`
+	Kernels     map[cell.Language]sessionKernel `json:"kernels"`
 }
 
 // sessionKernel is a session's kernel as it was last seen.
@@ -37,10 +41,10 @@ type sessionKernel struct {
 
 // hostRecord is a named kernel host and the token that opens it, in StateDir/hosts.
 type hostRecord struct {
-	Environment string   `json:"environment"`
-	Interpreter string   `json:"interpreter"`
-	Token       []byte   `json:"token"`
-	Host        hostInfo `json:"host"`
+	Environment string          `json:"environment"`
+	Interpreter string          `json:"interpreter"`
+	Token       []byte          `json:"token"`
+	Host        kernelhost.Info `json:"host"`
 }
 
 var sessionName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._@+-]{0,63}$`)
@@ -50,8 +54,8 @@ func checkSession(name string) error {
 	if sessionName.MatchString(name) && !strings.Contains(name, "..") {
 		return nil
 	}
-	return &plugin.Error{
-		Code: plugin.CodeInvalid, Delivery: plugin.NotStarted, Message: fmt.Sprintf("session name %q: not a name", name),
+	return &sdk.Error{
+		Code: sdk.CodeInvalid, Delivery: sdk.NotStarted, Message: fmt.Sprintf("session name %q: not a name", name),
 		Hint: "use 1 to 64 letters, digits and . _ @ + -, beginning with a letter or digit",
 	}
 }
@@ -61,17 +65,17 @@ type store struct{ dir string }
 
 func (s store) path(kind, name string) (string, error) {
 	if s.dir == "" {
-		return "", &plugin.Error{
-			Code: plugin.CodeInvalid, Delivery: plugin.NotStarted, Message: "named sessions need a state directory, and there is none",
+		return "", &sdk.Error{
+			Code: sdk.CodeInvalid, Delivery: sdk.NotStarted, Message: "named sessions need a state directory, and there is none",
 			Hint: "set HOME or XDG_STATE_HOME to a directory of yours (a program sets Config.StateDir)",
 		}
 	}
 	dir := filepath.Join(s.dir, kind)
 	if err := os.MkdirAll(filepath.Dir(s.dir), 0o700); err != nil {
-		return "", fmt.Errorf("state directory: %w", fileError(err))
+		return "", fmt.Errorf("state directory: %w", secfile.Explain(err))
 	}
 	for _, d := range []string{s.dir, dir} {
-		if err := privateDir(d); err != nil {
+		if err := secfile.MakeDir(d); err != nil {
 			return "", fmt.Errorf("state directory: %w", err)
 		}
 	}
@@ -87,7 +91,7 @@ func (s store) host(environment, interpreter string) (string, error) {
 
 // load reads the record at path into v and reports whether there is one. A damaged record is an error that says what to do.
 func load(path string, v any) (bool, error) {
-	data, err := readPrivate(path)
+	data, err := secfile.Read(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -103,10 +107,10 @@ func load(path string, v any) (bool, error) {
 var errDamaged = errors.New("a damaged record")
 
 func damaged(path string, err error) error {
-	return &plugin.Error{
-		Code: plugin.CodeInvalid, Delivery: plugin.NotStarted, Cause: errors.Join(errDamaged, err),
+	return &sdk.Error{
+		Code: sdk.CodeInvalid, Delivery: sdk.NotStarted, Cause: errors.Join(errDamaged, err),
 		Message: fmt.Sprintf("the record %s is damaged: %v", path, err),
-		Hint:    "remove that file; a kernel that it names ends by itself when it has been idle for " + idleDetached.String(),
+		Hint:    "remove that file; a kernel that it names ends by itself when it has been idle for " + kernelhost.IdleDetached.String(),
 	}
 }
 
@@ -115,12 +119,12 @@ func save(path string, v any) error {
 	if err != nil {
 		return err
 	}
-	return writePrivate(path, append(data, '\n'))
+	return secfile.Write(path, append(data, '\n'))
 }
 
 // withHint is err with another hint.
 func withHint(err error, hint string) error {
-	e := *plugin.AsError(err, plugin.NotStarted)
+	e := *sdk.AsError(err, sdk.NotStarted)
 	e.Hint = hint
 	return &e
 }
@@ -132,6 +136,16 @@ func loadSession(path, name string, rec *sessionRecord) (bool, error) {
 		return false, damaged(path, fmt.Errorf("it is not the record of a session %s", name))
 	}
 	return known, err
+}
+
+// loadHost is load for a named kernel host's record.
+func loadHost(path string) (hostRecord, bool, error) {
+	var rec hostRecord
+	known, err := load(path, &rec)
+	if errors.Is(err, errDamaged) {
+		err = withHint(err, "remove that file and end the kernel host that it named: `pgrep -f hermes-kernel-host` finds those that run")
+	}
+	return rec, known, err
 }
 
 // records lists the paths of all records of a kind.
@@ -159,7 +173,7 @@ func globEscape(path string) string {
 }
 
 // lostReason says why the kernel that old describes is gone, now that the host is another incarnation.
-func (old sessionKernel) lostReason(now hostInfo, idle time.Duration) string {
+func (old sessionKernel) lostReason(now kernel.Identity, idle time.Duration) string {
 	switch {
 	case old.Lost != "":
 		return old.Lost

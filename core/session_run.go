@@ -6,29 +6,33 @@ import (
 	"fmt"
 	"os"
 	"time"
+
+	"github.com/hermes-framework/hermes/core/cell"
+	"github.com/hermes-framework/hermes/core/kernel"
+	"github.com/hermes-framework/hermes/core/secfile"
 )
 
 type sessionKey struct {
 	name     string
-	language Language
+	language cell.Language
 }
 
 // sessionHandle is a session's kernel as this engine last had it, so that a warm cell needs one round trip only.
 type sessionHandle struct {
 	env *environment
-	ref kernelRef
+	ref kernel.Kernel
 }
 
 // inSession runs the cell in a named session's kernel, which may be another program's, too.
-func (r *run) inSession(ctx context.Context) (Result, error) {
+func (r *run) inSession(ctx context.Context) (cell.Result, error) {
 	e := r.engine
 	key := sessionKey{r.req.Session, r.req.Language}
-	res := Result{Kernel: Kernel{Reused: true}}
+	res := cell.Result{Kernel: cell.Kernel{Reused: true}}
 	h := e.session(key)
 	if h == nil || r.plain() != nil {
 		opened, how, err := r.openSession(ctx)
 		if err != nil {
-			return Result{}, err
+			return cell.Result{}, err
 		}
 		h, res.Kernel = opened, how
 		e.keepSession(key, h)
@@ -40,17 +44,17 @@ func (r *run) inSession(ctx context.Context) (Result, error) {
 
 	end := r.submit(ctx, h.ref, &res)
 	if end != nil {
-		res.Kernel.Cells = int(end.int("cells"))
+		res.Kernel.Cells = int(end.Int("cells"))
 	}
 	cancelled := end == nil && res.Cell.Reason == reasonCancelled // the kernel never saw it
-	if !cancelled && !end.flag("kernel_alive") {
+	if !cancelled && !end.Flag("kernel_alive") {
 		e.keepSession(key, nil)
-		if err := e.noteLost(ctx, key, h.ref.id, lostReason(end)); err != nil {
-			r.out.note(fmt.Sprintf("session %s: %v", key.name, err))
+		if err := e.noteLost(ctx, key, h.ref.ID, lostReason(end)); err != nil {
+			r.out.Note(fmt.Sprintf("session %s: %v", key.name, err))
 		}
 	}
 	if !cancelled && end == nil {
-		h.env.forgetHost(ctx, h.ref.host)
+		h.env.forgetHost(ctx, h.ref.Host)
 	}
 	return res, nil
 }
@@ -80,32 +84,32 @@ func (e *Engine) keepSession(key sessionKey, h *sessionHandle) {
 }
 
 // openSession finds or starts the session's kernel. The record's lock makes programs that come at once agree.
-func (r *run) openSession(ctx context.Context) (*sessionHandle, Kernel, error) {
+func (r *run) openSession(ctx context.Context) (*sessionHandle, cell.Kernel, error) {
 	e := r.engine
 	path, err := e.store.session(r.req.Session)
 	if err != nil {
-		return nil, Kernel{}, err
+		return nil, cell.Kernel{}, err
 	}
-	unlock, err := lockFile(ctx, path+".lock")
+	unlock, err := secfile.Lock(ctx, path+".lock")
 	if err != nil {
-		return nil, Kernel{}, err
+		return nil, cell.Kernel{}, err
 	}
 	defer unlock()
 	var rec sessionRecord
 	known, err := loadSession(path, r.req.Session, &rec)
 	if err != nil {
-		return nil, Kernel{}, err
+		return nil, cell.Kernel{}, err
 	}
 	old := rec
 	if err := r.pin(&rec, known); err != nil {
-		return nil, Kernel{}, err
+		return nil, cell.Kernel{}, err
 	}
 	if known && (old.Environment != rec.Environment || old.Interpreter != rec.Interpreter) {
 		e.endElsewhere(ctx, old)
 	}
 	env, err := e.environment(ctx, rec.Environment)
 	if err != nil {
-		return nil, Kernel{}, err
+		return nil, cell.Kernel{}, err
 	}
 	if rec.Dir == "" {
 		rec.Dir = env.dir("")
@@ -118,7 +122,7 @@ func (e *Engine) endElsewhere(ctx context.Context, old sessionRecord) {
 	for _, k := range old.Kernels {
 		found, err := e.findKernel(ctx, k.Kernel)
 		if err == nil {
-			_, err = found.host.request(ctx, fields{"t": "kill", "kernel": k.Kernel})
+			err = found.kernel.End(ctx)
 		}
 		if err != nil {
 			e.log.Debug("end a session's former kernel", "session", old.Name, "kernel", k.Kernel, "error", err)
@@ -138,7 +142,7 @@ func (r *run) pin(rec *sessionRecord, known bool) error {
 		}
 	}
 	if rec.Kernels == nil {
-		rec.Kernels = map[Language]sessionKernel{}
+		rec.Kernels = map[cell.Language]sessionKernel{}
 	}
 	for _, p := range []struct{ what, asked, pinned string }{
 		{"environment", r.req.Environment, rec.Environment},
@@ -153,52 +157,48 @@ func (r *run) pin(rec *sessionRecord, known bool) error {
 }
 
 // openKernel asks the named kernel host for the session's kernel, and writes the record.
-func (r *run) openKernel(ctx context.Context, env *environment, rec *sessionRecord, path string) (*sessionHandle, Kernel, error) {
+func (r *run) openKernel(ctx context.Context, env *environment, rec *sessionRecord, path string) (*sessionHandle, cell.Kernel, error) {
 	e := r.engine
-	var h *hostConn
-	var answer fields
+	var got kernel.Opened
 	for attempt := 0; ; attempt++ {
-		var err error
-		if h, err = env.host(ctx, hostKey{interpreter: rec.Interpreter, named: true}, e.namedHost); err != nil {
-			return nil, Kernel{}, err
+		h, err := env.host(ctx, hostKey{interpreter: rec.Interpreter, named: true}, e.namedHost)
+		if err != nil {
+			return nil, cell.Kernel{}, err
 		}
-		answer, err = h.open(ctx, fields{
-			"session": r.req.Session, "owner": "", "lang": string(r.req.Language),
-			"dir": rec.Dir, "env": r.req.Env, "reset": r.req.Reset,
-		})
+		got, err = h.Open(ctx, kernel.OpenRequest{Session: r.req.Session, Language: r.req.Language, Dir: rec.Dir, Env: r.req.Env, Reset: r.req.Reset})
 		if err == nil {
 			break
 		}
-		if attempt > 0 || !nobodyListens(err) && !errors.Is(err, errHostGone) {
-			return nil, Kernel{}, fmt.Errorf("session %s: start a %s kernel: %w", r.req.Session, r.req.Language, err)
+		if attempt > 0 || !kernel.IsGone(err) {
+			return nil, cell.Kernel{}, fmt.Errorf("session %s: start a %s kernel: %w", r.req.Session, r.req.Language, err)
 		}
 		env.forgetHost(ctx, h)
 	}
-	flags := r.sessionFlags(answer, rec.Kernels[r.req.Language], h.info)
+	host := got.Kernel.Host.Identity()
+	flags := r.sessionFlags(got, rec.Kernels[r.req.Language], host)
 	if len(r.req.Env) > 0 && flags.Reused {
-		r.out.note("the session's kernel was there already: the environment variables of this cell were not set; --reset starts afresh with them")
+		r.out.Note("the session's kernel was there already: the environment variables of this cell were not set; --reset starts afresh with them")
 	}
 	rec.Kernels[r.req.Language] = sessionKernel{
-		Kernel: answer.str("kernel"), Incarnation: h.info.Incarnation, Boot: h.info.Boot,
-		Cells: int(answer.int("cells")) + 1, LastUsed: time.Now().UTC(),
+		Kernel: got.Kernel.ID, Incarnation: host.Incarnation, Boot: host.Boot, Cells: got.Cells + 1, LastUsed: time.Now().UTC(),
 	}
 	if err := save(path, rec); err != nil {
-		return nil, Kernel{}, err
+		return nil, cell.Kernel{}, err
 	}
-	return &sessionHandle{env: env, ref: kernelRef{id: answer.str("kernel"), pid: int(answer.int("pid")), host: h}}, flags, nil
+	return &sessionHandle{env: env, ref: got.Kernel}, flags, nil
 }
 
 // sessionFlags says what the session's owner must know of the kernel that it gets.
-func (r *run) sessionFlags(answer fields, old sessionKernel, now hostInfo) Kernel {
-	k := Kernel{Reused: !answer.flag("created")}
+func (r *run) sessionFlags(got kernel.Opened, old sessionKernel, now kernel.Identity) cell.Kernel {
+	k := cell.Kernel{Reused: !got.Created}
 	switch {
 	case k.Reused:
 		return k
 	case r.req.Reset:
-		k.StateReset = answer.flag("reset") || old.Cells > 0
+		k.StateReset = got.Reset || old.Cells > 0
 		return k
-	case answer.str("lost") != "":
-		k.StateLostReason = answer.str("lost")
+	case got.Lost != "":
+		k.StateLostReason = got.Lost
 	case old.Incarnation != "" && old.Incarnation != now.Incarnation:
 		k.StateLostReason = old.lostReason(now, r.engine.detachedIdle())
 	}
@@ -207,20 +207,20 @@ func (r *run) sessionFlags(answer fields, old sessionKernel, now hostInfo) Kerne
 }
 
 // noteLost writes down why a session's kernel is gone: its host may be gone before anybody asks it.
-func (e *Engine) noteLost(ctx context.Context, key sessionKey, kernel, reason string) error {
+func (e *Engine) noteLost(ctx context.Context, key sessionKey, id, reason string) error {
 	path, err := e.store.session(key.name)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveUpAfter) // a cancelled cell's kernel is gone all the same
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), kernel.GiveUpAfter) // a cancelled cell's kernel is gone all the same
 	defer cancel()
-	unlock, err := lockFile(ctx, path+".lock")
+	unlock, err := secfile.Lock(ctx, path+".lock")
 	if err != nil {
 		return err
 	}
 	defer unlock()
 	var rec sessionRecord
-	if known, err := load(path, &rec); err != nil || !known || rec.Kernels[key.language].Kernel != kernel {
+	if known, err := load(path, &rec); err != nil || !known || rec.Kernels[key.language].Kernel != id {
 		return err
 	}
 	old := rec.Kernels[key.language]
@@ -230,12 +230,12 @@ func (e *Engine) noteLost(ctx context.Context, key sessionKey, kernel, reason st
 }
 
 // forgetSession removes a language from a session's record, and the record with the last one.
-func (e *Engine) forgetSession(ctx context.Context, name string, lang Language) error {
+func (e *Engine) forgetSession(ctx context.Context, name string, lang cell.Language) error {
 	path, err := e.store.session(name)
 	if err != nil {
 		return err
 	}
-	unlock, err := lockFile(ctx, path+".lock")
+	unlock, err := secfile.Lock(ctx, path+".lock")
 	if err != nil {
 		return err
 	}

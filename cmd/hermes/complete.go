@@ -4,7 +4,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/hermes-framework/hermes/core"
+	"github.com/hermes-framework/hermes/core/cell"
 )
 
 // input is what has been typed since the last cell.
@@ -19,8 +19,8 @@ const (
 
 // inputState guesses, as codeop does, whether text is a cell or its beginning. A wrong guess costs a key press: text that is
 // complete and wrong goes to the interpreter, which says so better.
-func inputState(language core.Language, text string) input {
-	if language == core.Bash {
+func inputState(language cell.Language, text string) input {
+	if language == cell.Bash {
 		return bashState(text)
 	}
 

@@ -19,6 +19,7 @@ import (
 	"github.com/goccy/go-yaml/parser"
 
 	"github.com/hermes-framework/hermes/core"
+	"github.com/hermes-framework/hermes/core/cell"
 )
 
 // maxConfig is the largest configuration file that is read.
@@ -27,7 +28,7 @@ const maxConfig = 1 << 20
 // settings is the configuration in effect: a flag goes before an environment variable, that before the file, that before the default.
 type settings struct {
 	environment       string
-	language          core.Language
+	language          cell.Language
 	interpreter       string
 	maxSessionKernels int
 	kernelIdleTimeout time.Duration
@@ -102,9 +103,9 @@ func notEmpty(text string) error {
 	return nil
 }
 
-func parseLanguage(text string) (core.Language, error) {
-	switch l := core.Language(text); l {
-	case core.Python, core.Bash:
+func parseLanguage(text string) (cell.Language, error) {
+	switch l := cell.Language(text); l {
+	case cell.Python, cell.Bash:
 		return l, nil
 	}
 

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/hermes-framework/hermes/core"
+	"github.com/hermes-framework/hermes/core/cell"
 )
 
 // appWith is an app that sees the given environment variables and no others.
@@ -66,7 +67,7 @@ environments:
 	if diff := cmp.Diff(want, s.shown); diff != "" {
 		t.Errorf("settings shown (-want +got):\n%s", diff)
 	}
-	if s.kernelIdleTimeout != 90*time.Second || s.maxSessionKernels != -1 || !s.throughPlugin || s.language != core.Bash {
+	if s.kernelIdleTimeout != 90*time.Second || s.maxSessionKernels != -1 || !s.throughPlugin || s.language != cell.Bash {
 		t.Errorf("settings = %+v", s)
 	}
 	environments := map[string]core.EnvironmentConfig{

@@ -64,7 +64,7 @@ func interruptible(parent context.Context) (ctx context.Context, forced <-chan s
 // leaveWhen returns f's error, or errForced when forced is closed first. Then f goes on, and nobody waits for it: the process ends.
 func leaveWhen(forced <-chan struct{}, f func() error) error {
 	done := make(chan error, 1)
-	go func() { done <- f() }()
+	go func() { done <- f() }() // waited for here, or ended with the process
 	select {
 	case err := <-done:
 		return err
@@ -78,7 +78,7 @@ func closeEngine(ctx context.Context, engine *core.Engine, log *slog.Logger, for
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 	defer cancel()
 	closed := make(chan struct{})
-	go func() {
+	go func() { // waited for here, or ended with the process
 		defer close(closed)
 		if err := engine.Close(ctx); err != nil {
 			log.Debug("close the engine", "err", err)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
 var errHelp = pflag.ErrHelp
@@ -107,20 +107,20 @@ func failureOf(err error) failure {
 	var (
 		usage   *usageError
 		missing *notFoundError
-		failed  *plugin.Error
+		failed  *sdk.Error
 		stopped *interruptError
 		left    *leftError
 	)
 	switch {
 	case errors.As(err, &usage):
-		return failure{Code: string(plugin.CodeInvalid), Delivery: plugin.NotStarted.String(), Message: usage.msg, Hint: usage.hint}
+		return failure{Code: string(sdk.CodeInvalid), Delivery: sdk.NotStarted.String(), Message: usage.msg, Hint: usage.hint}
 	case errors.As(err, &missing):
-		return failure{Code: string(plugin.CodeNotFound), Delivery: plugin.NotStarted.String(), Message: missing.msg, Hint: missing.hint}
+		return failure{Code: string(sdk.CodeNotFound), Delivery: sdk.NotStarted.String(), Message: missing.msg, Hint: missing.hint}
 	case errors.As(err, &failed):
 		return failure{Code: string(failed.Code), Delivery: failed.Delivery.String(), Message: err.Error(), Hint: failed.Hint}
 	case errors.As(err, &stopped), errors.As(err, &left), errors.Is(err, errForced), errors.Is(err, context.Canceled):
-		return failure{Code: string(plugin.CodeCanceled), Delivery: plugin.MayHaveRun.String(), Message: err.Error()}
+		return failure{Code: string(sdk.CodeCanceled), Delivery: sdk.MayHaveRun.String(), Message: err.Error()}
 	}
 
-	return failure{Code: string(plugin.CodeInternal), Delivery: plugin.MayHaveRun.String(), Message: err.Error()}
+	return failure{Code: string(sdk.CodeInternal), Delivery: sdk.MayHaveRun.String(), Message: err.Error()}
 }

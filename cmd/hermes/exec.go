@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hermes-framework/hermes/core"
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
 // execFlags are the flags of `hermes exec`.
@@ -132,7 +132,7 @@ func stoppedOr(ctx context.Context, err error) error {
 type controller struct {
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
-	control chan plugin.Control
+	control chan sdk.Control
 	forced  chan struct{}
 	stop    func()
 
@@ -143,7 +143,7 @@ type controller struct {
 }
 
 func newController(ctx context.Context) *controller {
-	c := &controller{control: make(chan plugin.Control, 16), forced: make(chan struct{})}
+	c := &controller{control: make(chan sdk.Control, 16), forced: make(chan struct{})}
 	c.ctx, c.cancel = context.WithCancelCause(ctx)
 	c.stop = onSignals(func(_ int, s os.Signal) { c.signal(s) })
 
@@ -184,9 +184,9 @@ func (c *controller) signal(s os.Signal) {
 	}
 	switch {
 	case step == 1:
-		c.send(plugin.Control{Signal: shortName(s)})
+		c.send(sdk.Control{Signal: shortName(s)})
 	case step == 2 && c.running:
-		c.send(plugin.Control{Signal: "KILL"})
+		c.send(sdk.Control{Signal: "KILL"})
 		c.cancel(&interruptError{signal: asSyscall(s)})
 	case step == 2:
 		c.cancel(&interruptError{signal: asSyscall(s)})
@@ -196,7 +196,7 @@ func (c *controller) signal(s os.Signal) {
 }
 
 // send never blocks: what a command does not take in time is dropped.
-func (c *controller) send(msg plugin.Control) {
+func (c *controller) send(msg sdk.Control) {
 	select {
 	case c.control <- msg:
 	default:

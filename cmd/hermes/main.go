@@ -6,7 +6,7 @@ import (
 	"context"
 	"os"
 
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 	"github.com/hermes-framework/hermes/plugins/local"
 )
 
@@ -15,12 +15,12 @@ func main() {
 }
 
 // builtin is the backend that needs no binary and no trust of its own.
-func builtin() plugin.Backend { return local.New() }
+func builtin() sdk.Backend { return local.New() }
 
 // Main runs the command line of this process and returns its exit status. When the process was started as the built-in
 // backend it serves that instead.
 func Main() int {
-	plugin.ServeBuiltin(builtin())
+	sdk.ServeBuiltin(builtin())
 	a := &app{
 		args:   os.Args[1:],
 		stdin:  os.Stdin,

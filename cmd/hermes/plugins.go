@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hermes-framework/hermes/core"
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
 func (a *app) pluginCommand() *cobra.Command {
@@ -86,11 +86,11 @@ func trustWord(p core.PluginStatus) string {
 // pluginDoc is a backend's place and what it says about itself.
 type pluginDoc struct {
 	core.PluginStatus
-	Version      string              `json:"version"`
-	Description  string              `json:"description"`
-	Schemes      []string            `json:"schemes"`
-	Capabilities []plugin.Capability `json:"capabilities"`
-	ConfigSchema string              `json:"config_schema"`
+	Version      string           `json:"version"`
+	Description  string           `json:"description"`
+	Schemes      []string         `json:"schemes"`
+	Capabilities []sdk.Capability `json:"capabilities"`
+	ConfigSchema string           `json:"config_schema"`
 }
 
 func (a *app) pluginInfo(ctx context.Context, name string) error {

@@ -7,14 +7,15 @@ import (
 	"strings"
 
 	"github.com/hermes-framework/hermes/core"
+	"github.com/hermes-framework/hermes/core/cell"
 )
 
 // printer shows a cell to the user. Its errors are failed writes to stdout; what stderr does not take is lost.
 type printer interface {
 	// event is called for each event, in one goroutine.
-	event(ev core.Event) error
+	event(ev cell.Event) error
 	// result is called once, after the last event.
-	result(req core.Request, res core.Result) error
+	result(req core.Request, res cell.Result) error
 }
 
 func (a *app) newPrinter() printer {
@@ -31,9 +32,9 @@ func (a *app) newPrinter() printer {
 // jsonPrinter prints the result and nothing else.
 type jsonPrinter struct{ app *app }
 
-func (p jsonPrinter) event(core.Event) error { return nil }
+func (p jsonPrinter) event(cell.Event) error { return nil }
 
-func (p jsonPrinter) result(_ core.Request, res core.Result) error {
+func (p jsonPrinter) result(_ core.Request, res cell.Result) error {
 	if p.app.last.Swap(true) {
 		return nil
 	}
@@ -47,21 +48,21 @@ type eventPrinter struct {
 	ended bool
 }
 
-func (p *eventPrinter) event(ev core.Event) error {
+func (p *eventPrinter) event(ev cell.Event) error {
 	if p.app.last.Load() {
 		return nil
 	}
-	p.ended = ev.Kind == core.EventEnd
+	p.ended = ev.Kind == cell.EventEnd
 
 	return p.app.printJSON(ev)
 }
 
-func (p *eventPrinter) result(_ core.Request, res core.Result) error {
+func (p *eventPrinter) result(_ core.Request, res cell.Result) error {
 	if p.ended || p.app.last.Load() {
 		return nil
 	}
 
-	return p.app.printJSON(core.Event{Kind: core.EventEnd, Cell: res.Cell.ID, Result: &res})
+	return p.app.printJSON(cell.Event{Kind: cell.EventEnd, Cell: res.Cell.ID, Result: &res})
 }
 
 // textPrinter passes the cell's bytes on as they come, and adds its value on a line of its own.
@@ -92,38 +93,38 @@ func (c *column) newLine(w io.Writer) error {
 	return c.write(w, []byte("\n"))
 }
 
-func (p *textPrinter) event(ev core.Event) error {
+func (p *textPrinter) event(ev cell.Event) error {
 	switch ev.Kind {
-	case core.EventOutput:
+	case cell.EventOutput:
 		if ev.Stream == "stderr" {
 			_ = p.err.write(p.app.stderr, ev.Data)
 			return nil
 		}
 		return p.app.wrote(p.out.write(p.app.stdout, ev.Data))
-	case core.EventGap:
+	case cell.EventGap:
 		p.notef("note: %d bytes of %s, from offset %d, were not passed on: this program was read too slowly", ev.Omitted, ev.Stream, ev.Offset)
-	case core.EventNote:
+	case cell.EventNote:
 		p.notef("note: %s", ev.Text)
 	}
 
 	return nil
 }
 
-func (p *textPrinter) result(req core.Request, res core.Result) error {
+func (p *textPrinter) result(req core.Request, res cell.Result) error {
 	if p.app.last.Load() {
 		return nil
 	}
-	cell := res.Cell
+	c := res.Cell
 	p.kernelNotes(res.Kernel)
-	if cell.Value != nil {
-		if err := p.printValue(*cell.Value); err != nil {
+	if c.Value != nil {
+		if err := p.printValue(*c.Value); err != nil {
 			return err
 		}
 	}
-	if e := cell.Error; e != nil {
+	if e := c.Error; e != nil {
 		p.printError(*e, req.Language)
 	}
-	if said := outcomeSentence(req, cell); said != "" {
+	if said := outcomeSentence(req, c); said != "" {
 		p.notef("%s", said)
 	}
 
@@ -139,9 +140,9 @@ func (p *textPrinter) printValue(value string) error {
 }
 
 // printError shows an exception as Python does. A shell has said itself what was wrong, its status says the rest.
-func (p *textPrinter) printError(e core.CellError, language core.Language) {
+func (p *textPrinter) printError(e cell.CellError, language cell.Language) {
 	text := e.Traceback
-	if text == "" && language != core.Bash {
+	if text == "" && language != cell.Bash {
 		text = e.Type + ": " + e.Message
 	}
 	if text == "" {
@@ -157,7 +158,7 @@ func (p *textPrinter) notef(format string, args ...any) {
 }
 
 // kernelNotes tell what a person who counts on the kernel's state must know.
-func (p *textPrinter) kernelNotes(k core.Kernel) {
+func (p *textPrinter) kernelNotes(k cell.Kernel) {
 	if k.StateLost {
 		p.notef("note: the variables of earlier cells are gone (%s); this cell ran in a fresh kernel", k.StateLostReason)
 	}
@@ -167,21 +168,21 @@ func (p *textPrinter) kernelNotes(k core.Kernel) {
 }
 
 // outcomeSentence says how a cell ended that did not come to its own end.
-func outcomeSentence(req core.Request, cell core.Cell) string {
-	why := cell.Reason
-	switch cell.Outcome {
-	case core.OutcomeTimeout:
+func outcomeSentence(req core.Request, c cell.Cell) string {
+	why := c.Reason
+	switch c.Outcome {
+	case cell.OutcomeTimeout:
 		return fmt.Sprintf("the cell was stopped after %v (--timeout)", req.Timeout)
-	case core.OutcomeInterrupted:
+	case cell.OutcomeInterrupted:
 		return "the cell was interrupted"
-	case core.OutcomeLost:
-		if cell.Signal != "" {
-			why = strings.TrimSuffix("killed by "+signalName(cell.Signal)+"; "+why, "; ")
+	case cell.OutcomeLost:
+		if c.Signal != "" {
+			why = strings.TrimSuffix("killed by "+signalName(c.Signal)+"; "+why, "; ")
 		}
 		return "the cell was lost: its kernel ended before it did" + inBrackets(why) + "; what it had done by then stays done"
-	case core.OutcomeUnknown:
+	case cell.OutcomeUnknown:
 		return "the outcome of the cell is unknown" + inBrackets(why) + "; it may or may not have run"
-	case core.OutcomeRefused:
+	case cell.OutcomeRefused:
 		return "the cell was refused" + inBrackets(why) + "; it did not run"
 	}
 
@@ -201,15 +202,15 @@ func inBrackets(text string) string {
 }
 
 // left says what becomes of a cell that the program does not wait for any more.
-func left(req core.Request, cell string) error {
+func left(req core.Request, id string) error {
 	switch {
 	case req.Session == "":
 		return &leftError{"left before the cell had ended; its kernel is ended"}
-	case cell == "":
+	case id == "":
 		return &leftError{fmt.Sprintf("left before the cell of session %s had its turn", req.Session)}
 	}
 
-	return &leftError{fmt.Sprintf("left before cell %s had ended; it is being interrupted in session %s (see hermes kernels ls)", cell, req.Session)}
+	return &leftError{fmt.Sprintf("left before cell %s had ended; it is being interrupted in session %s (see hermes kernels ls)", id, req.Session)}
 }
 
 // brokenPipe says that err is a write to a reader that went away.

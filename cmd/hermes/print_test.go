@@ -13,11 +13,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/hermes-framework/hermes/core"
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/core/cell"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
 // printed plays events and a result to the printer that an app with the given output form has.
-func printed(t *testing.T, form string, req core.Request, events []core.Event, res core.Result) (stdout, stderr string) {
+func printed(t *testing.T, form string, req core.Request, events []cell.Event, res cell.Result) (stdout, stderr string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "out")
 	out, err := os.Create(path)
@@ -46,73 +47,73 @@ func printed(t *testing.T, form string, req core.Request, events []core.Event, r
 
 func TestTextPrinter(t *testing.T) {
 	value := "'v'"
-	out := func(stream, data string) core.Event {
-		return core.Event{Kind: core.EventOutput, Stream: stream, Data: []byte(data)}
+	out := func(stream, data string) cell.Event {
+		return cell.Event{Kind: cell.EventOutput, Stream: stream, Data: []byte(data)}
 	}
-	raised := &core.CellError{Type: "ValueError", Message: "m", Traceback: "Traceback\nValueError: m\n"}
+	raised := &cell.CellError{Type: "ValueError", Message: "m", Traceback: "Traceback\nValueError: m\n"}
 	for _, tt := range []struct {
 		name           string
 		req            core.Request
-		events         []core.Event
-		res            core.Result
+		events         []cell.Event
+		res            cell.Result
 		stdout, stderr string
 	}{
 		{
 			name:   "value after a whole line",
-			events: []core.Event{out("stdout", "a\n")},
-			res:    core.Result{Cell: core.Cell{Outcome: core.OutcomeOK, Value: &value}},
+			events: []cell.Event{out("stdout", "a\n")},
+			res:    cell.Result{Cell: cell.Cell{Outcome: cell.OutcomeOK, Value: &value}},
 			stdout: "a\n'v'\n",
 		},
 		{
 			name:   "value after a begun line",
-			events: []core.Event{out("stdout", "a"), out("stderr", "e")},
-			res:    core.Result{Cell: core.Cell{Outcome: core.OutcomeOK, Value: &value}},
+			events: []cell.Event{out("stdout", "a"), out("stderr", "e")},
+			res:    cell.Result{Cell: cell.Cell{Outcome: cell.OutcomeOK, Value: &value}},
 			stdout: "a\n'v'\n", stderr: "e",
 		},
 		{
 			name:   "bytes as they are",
-			events: []core.Event{out("stdout", "\xff\x00")},
-			res:    core.Result{Cell: core.Cell{Outcome: core.OutcomeOK}},
+			events: []cell.Event{out("stdout", "\xff\x00")},
+			res:    cell.Result{Cell: cell.Cell{Outcome: cell.OutcomeOK}},
 			stdout: "\xff\x00",
 		},
 		{
 			name:   "traceback after a begun line",
-			events: []core.Event{out("stderr", "e")},
-			res:    core.Result{Cell: core.Cell{Outcome: core.OutcomeError, Error: raised}},
+			events: []cell.Event{out("stderr", "e")},
+			res:    cell.Result{Cell: cell.Cell{Outcome: cell.OutcomeError, Error: raised}},
 			stderr: "e\nTraceback\nValueError: m\n",
 		},
 		{
 			name: "a shell's status needs no words",
-			req:  core.Request{Language: core.Bash},
-			res:  core.Result{Cell: core.Cell{Outcome: core.OutcomeError, Error: &core.CellError{Type: "status", Message: "7"}}},
+			req:  core.Request{Language: cell.Bash},
+			res:  cell.Result{Cell: cell.Cell{Outcome: cell.OutcomeError, Error: &cell.CellError{Type: "status", Message: "7"}}},
 		},
 		{
 			name: "gap and note",
-			events: []core.Event{
-				{Kind: core.EventGap, Stream: "stdout", Offset: 10, Omitted: 5}, {Kind: core.EventNote, Text: "n"},
+			events: []cell.Event{
+				{Kind: cell.EventGap, Stream: "stdout", Offset: 10, Omitted: 5}, {Kind: cell.EventNote, Text: "n"},
 			},
-			res:    core.Result{Cell: core.Cell{Outcome: core.OutcomeOK}},
+			res:    cell.Result{Cell: cell.Cell{Outcome: cell.OutcomeOK}},
 			stderr: "hermes: note: 5 bytes of stdout, from offset 10, were not passed on: this program was read too slowly\nhermes: note: n\n",
 		},
 		{
 			name:   "timeout",
 			req:    core.Request{Timeout: time.Second},
-			res:    core.Result{Cell: core.Cell{Outcome: core.OutcomeTimeout}},
+			res:    cell.Result{Cell: cell.Cell{Outcome: cell.OutcomeTimeout}},
 			stderr: "hermes: the cell was stopped after 1s (--timeout)\n",
 		},
 		{
 			name:   "lost by a signal",
-			res:    core.Result{Cell: core.Cell{Outcome: core.OutcomeLost, Signal: "KILL"}},
+			res:    cell.Result{Cell: cell.Cell{Outcome: cell.OutcomeLost, Signal: "KILL"}},
 			stderr: "hermes: the cell was lost: its kernel ended before it did (killed by SIGKILL); what it had done by then stays done\n",
 		},
 		{
 			name:   "refused",
-			res:    core.Result{Cell: core.Cell{Outcome: core.OutcomeRefused, Reason: "conflict"}},
+			res:    cell.Result{Cell: cell.Cell{Outcome: cell.OutcomeRefused, Reason: "conflict"}},
 			stderr: "hermes: the cell was refused (conflict); it did not run\n",
 		},
 		{
 			name:   "state lost",
-			res:    core.Result{Cell: core.Cell{Outcome: core.OutcomeOK}, Kernel: core.Kernel{StateLost: true, StateLostReason: "died"}},
+			res:    cell.Result{Cell: cell.Cell{Outcome: cell.OutcomeOK}, Kernel: cell.Kernel{StateLost: true, StateLostReason: "died"}},
 			stderr: "hermes: note: the variables of earlier cells are gone (died); this cell ran in a fresh kernel\n",
 		},
 	} {
@@ -129,8 +130,8 @@ func TestTextPrinter(t *testing.T) {
 }
 
 func TestJSONPrinters(t *testing.T) {
-	res := core.Result{Cell: core.Cell{ID: "c", Outcome: core.OutcomeUnknown, Stdout: "<&>"}, Kernel: core.Kernel{Language: core.Python}}
-	events := []core.Event{{Kind: core.EventOutput, Cell: "c", Stream: "stdout", Data: []byte("<&>"), Text: "<&>"}}
+	res := cell.Result{Cell: cell.Cell{ID: "c", Outcome: cell.OutcomeUnknown, Stdout: "<&>"}, Kernel: cell.Kernel{Language: cell.Python}}
+	events := []cell.Event{{Kind: cell.EventOutput, Cell: "c", Stream: "stdout", Data: []byte("<&>"), Text: "<&>"}}
 
 	stdout, _ := printed(t, "json", core.Request{}, events, res)
 	if err := checkJSON("result", stdout); err != nil {
@@ -141,7 +142,7 @@ func TestJSONPrinters(t *testing.T) {
 	}
 
 	// An engine that could tell no end gave no end event either; the line is there all the same, and once.
-	for _, seen := range [][]core.Event{events, append(events, core.Event{Kind: core.EventEnd, Cell: "c", Result: &res})} {
+	for _, seen := range [][]cell.Event{events, append(events, cell.Event{Kind: cell.EventEnd, Cell: "c", Result: &res})} {
 		stdout, _ := printed(t, "events", core.Request{}, seen, res)
 		lines := strings.Split(strings.TrimSuffix(stdout, "\n"), "\n")
 		if len(lines) != 2 || !strings.Contains(lines[1], `{"event":"end"`) {
@@ -157,13 +158,13 @@ func TestJSONPrinters(t *testing.T) {
 
 // TestFailureSchema shows that every code and delivery is described, and in the words of the contract.
 func TestFailureSchema(t *testing.T) {
-	for _, code := range []plugin.Code{
-		plugin.CodeInvalid, plugin.CodeNotFound, plugin.CodePermission, plugin.CodeUnavailable, plugin.CodeUnsupported, plugin.CodeTimeout,
-		plugin.CodeCanceled, plugin.CodeExhausted, plugin.CodeConflict, plugin.CodeClosed, plugin.CodeUntrusted, plugin.CodeIncompatible,
-		plugin.CodeCrashed, plugin.CodeInternal,
+	for _, code := range []sdk.Code{
+		sdk.CodeInvalid, sdk.CodeNotFound, sdk.CodePermission, sdk.CodeUnavailable, sdk.CodeUnsupported, sdk.CodeTimeout,
+		sdk.CodeCanceled, sdk.CodeExhausted, sdk.CodeConflict, sdk.CodeClosed, sdk.CodeUntrusted, sdk.CodeIncompatible,
+		sdk.CodeCrashed, sdk.CodeInternal,
 	} {
-		for _, d := range []plugin.Delivery{plugin.NotStarted, plugin.MayHaveRun, plugin.Ran} {
-			err := &plugin.Error{Code: code, Delivery: d, Message: "m", Hint: "h"}
+		for _, d := range []sdk.Delivery{sdk.NotStarted, sdk.MayHaveRun, sdk.Ran} {
+			err := &sdk.Error{Code: code, Delivery: d, Message: "m", Hint: "h"}
 			line, _ := json.Marshal(failureDoc{Failure: failureOf(err)})
 			if err := checkLine("failure_document", string(line)); err != nil {
 				t.Error(err)

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hermes-framework/hermes/core"
+	"github.com/hermes-framework/hermes/core/cell"
 )
 
 func (a *app) replCommand() *cobra.Command {
@@ -30,7 +31,7 @@ cell that runs, or clears the line; Ctrl-D leaves. With -s the session is there 
 	flags.StringVarP(&f.environment, "environment", "E", "", "target URL, or a name from the configuration (default local:)")
 	flags.StringVarP(&f.session, "session", "s", "", "session whose kernel outlives this command")
 	flags.StringVarP(&f.language, "language", "l", "", "python or bash (default python)")
-	completeValues(cmd, "language", string(core.Python), string(core.Bash))
+	completeValues(cmd, "language", string(cell.Python), string(cell.Bash))
 
 	return cmd
 }
@@ -85,7 +86,7 @@ func newRepl(ctx context.Context, a *app, req core.Request) *repl {
 }
 
 // historyFile is where a language's history is kept; empty when there is no place for it.
-func historyFile(state string, language core.Language) string {
+func historyFile(state string, language cell.Language) string {
 	if state == "" || os.MkdirAll(state, 0o700) != nil {
 		return ""
 	}
@@ -148,9 +149,9 @@ func (r *repl) loop(ctx context.Context, engine *core.Engine) error {
 
 func (r *repl) prompt(more bool) string {
 	switch {
-	case r.req.Language == core.Bash && more:
+	case r.req.Language == cell.Bash && more:
 		return "> "
-	case r.req.Language == core.Bash:
+	case r.req.Language == cell.Bash:
 		return "$ "
 	case more:
 		return "... "
@@ -191,19 +192,19 @@ func (r *repl) run(ctx context.Context, engine *core.Engine, code string) error 
 	if strings.TrimSpace(code) == "" {
 		return nil
 	}
-	cell, cancel := context.WithCancelCause(ctx)
+	cellCtx, cancel := context.WithCancelCause(ctx)
 	r.running(cancel)
 	defer r.running(nil)
 	defer cancel(nil)
 
 	req := r.req
 	req.Code = code
-	res, err := r.app.runIn(cell, engine, req, r.out, func(string) {})
+	res, err := r.app.runIn(cellCtx, engine, req, r.out, func(string) {})
 	if r.interactive {
 		_ = r.out.out.newLine(r.app.stdout) // the prompt wants a line of its own
 	}
 	switch status := (*exitError)(nil); {
-	case res.Cell.Outcome == core.OutcomeExit:
+	case res.Cell.Outcome == cell.OutcomeExit:
 		return &exitError{status: cellStatus(res.Cell, req.Language)} // also when that is 0
 	case err == nil, errors.As(err, &status) && status.status != statusFailed:
 		return nil

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hermes-framework/hermes/core"
+	"github.com/hermes-framework/hermes/core/cell"
 )
 
 // runFlags are the flags of `hermes run`.
@@ -56,7 +57,7 @@ next cell of that session. The language is python unless -l says otherwise, what
 	flags.StringVarP(&f.code, "code", "c", "", "the code")
 	a.addJSON(cmd)
 	flags.BoolVar(&a.events, "events", false, "print one JSON object per line, as things happen")
-	completeValues(cmd, "language", string(core.Python), string(core.Bash))
+	completeValues(cmd, "language", string(cell.Python), string(cell.Bash))
 
 	return cmd
 }
@@ -120,17 +121,17 @@ func (a *app) runCell(ctx context.Context, s *settings, req core.Request) error 
 	if a.json || a.events {
 		s.spillDir = spillDir(a.paths().state)
 	}
-	var id atomic.Value
+	var last atomic.Value // the id of the cell
 	err := a.withEngine(ctx, s, func(ctx context.Context, engine *core.Engine) error {
-		_, err := a.runIn(ctx, engine, req, a.newPrinter(), func(cell string) { id.Store(cell) })
+		_, err := a.runIn(ctx, engine, req, a.newPrinter(), func(id string) { last.Store(id) })
 		return err
 	})
 	if errors.Is(err, errForced) {
 		if a.last.Swap(true) {
 			return exit(statusInterrupted) // the result came at that very moment
 		}
-		cell, _ := id.Load().(string)
-		return left(req, cell)
+		id, _ := last.Load().(string)
+		return left(req, id)
 	}
 
 	return err
@@ -138,12 +139,12 @@ func (a *app) runCell(ctx context.Context, s *settings, req core.Request) error 
 
 // runIn runs req in an engine that is there and shows what comes. A reader of stdout that goes away interrupts the cell. The error
 // is the exit status, when the user knows the rest.
-func (a *app) runIn(ctx context.Context, engine *core.Engine, req core.Request, out printer, named func(cell string)) (core.Result, error) {
+func (a *app) runIn(ctx context.Context, engine *core.Engine, req core.Request, out printer, named func(cell string)) (cell.Result, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 
 	var failed error
-	result, err := engine.Run(ctx, req, func(ev core.Event) {
+	result, err := engine.Run(ctx, req, func(ev cell.Event) {
 		if ev.Cell != "" {
 			named(ev.Cell)
 		}
@@ -163,7 +164,7 @@ func (a *app) runIn(ctx context.Context, engine *core.Engine, req core.Request, 
 		a.warnf("%v", failed)
 		return result, exit(statusFailed)
 	}
-	if result.Cell.Outcome == core.OutcomeRefused && stopCause(ctx) != nil {
+	if result.Cell.Outcome == cell.OutcomeRefused && stopCause(ctx) != nil {
 		return result, exit(statusInterrupted)
 	}
 

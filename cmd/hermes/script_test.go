@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,7 +20,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
 // testRoot holds everything the scripts make. Its path is short, because sockets lie below it, and it is in the environment of
@@ -27,7 +28,7 @@ import (
 var testRoot string
 
 func TestMain(m *testing.M) {
-	plugin.ServeBuiltin(builtin()) // the engine of a script re-executes this program
+	sdk.ServeBuiltin(builtin()) // the engine of a script re-executes this program
 	testscript.Main(ledger{m}, map[string]func(){"hermes": func() { os.Exit(Main()) }})
 }
 
@@ -98,6 +99,9 @@ var pythonDir = sync.OnceValue(func() string {
 
 func condition(cond string) (bool, error) {
 	if cond == "root" {
+		if os.Getuid() != 0 && slices.Contains(strings.Split(os.Getenv("HERMES_TEST_MUST_RUN"), ","), cond) {
+			return false, errors.New("not root, and HERMES_TEST_MUST_RUN allows no skip")
+		}
 		return os.Getuid() == 0, nil
 	}
 

@@ -16,7 +16,7 @@ func onSignals(handle func(n int, s os.Signal)) (stop func()) {
 		}
 	}
 	quit, done := make(chan struct{}), make(chan struct{})
-	go func() {
+	go func() { // ends with quit; the function that is returned waits for it
 		defer close(done)
 		for n := 1; ; n++ {
 			select {

@@ -7,7 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hermes-framework/hermes/core"
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/core/cell"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
 // The exit statuses that mean the same for every command; `hermes help exit-codes` explains them.
@@ -24,25 +25,25 @@ const (
 )
 
 // cellStatus is the exit status of `hermes run` for a cell that has an outcome.
-func cellStatus(cell core.Cell, language core.Language) int {
-	switch cell.Outcome {
-	case core.OutcomeOK:
+func cellStatus(c cell.Cell, language cell.Language) int {
+	switch c.Outcome {
+	case cell.OutcomeOK:
 		return statusOK
-	case core.OutcomeError:
-		if language == core.Bash && cell.ExitCode != nil && *cell.ExitCode&0xff != 0 {
-			return *cell.ExitCode & 0xff
+	case cell.OutcomeError:
+		if language == cell.Bash && c.ExitCode != nil && *c.ExitCode&0xff != 0 {
+			return *c.ExitCode & 0xff
 		}
 		return statusError
-	case core.OutcomeExit:
-		if cell.ExitCode == nil {
+	case cell.OutcomeExit:
+		if c.ExitCode == nil {
 			return statusOK
 		}
-		return *cell.ExitCode & 0xff // as the system does with exit(n)
-	case core.OutcomeTimeout:
+		return *c.ExitCode & 0xff // as the system does with exit(n)
+	case cell.OutcomeTimeout:
 		return statusTimeout
-	case core.OutcomeInterrupted:
+	case cell.OutcomeInterrupted:
 		return statusInterrupted
-	case core.OutcomeLost, core.OutcomeUnknown:
+	case cell.OutcomeLost, cell.OutcomeUnknown:
 		return statusUnknown
 	}
 
@@ -53,7 +54,7 @@ func cellStatus(cell core.Cell, language core.Language) int {
 func statusOf(err error) int {
 	var (
 		usage   *usageError
-		failed  *plugin.Error
+		failed  *sdk.Error
 		stopped *interruptError
 		left    *leftError
 		out     *outputError
@@ -74,15 +75,15 @@ func statusOf(err error) int {
 	return statusFailed
 }
 
-func failureStatus(err *plugin.Error) int {
+func failureStatus(err *sdk.Error) int {
 	switch {
-	case err.Code == plugin.CodeInvalid && err.Delivery == plugin.NotStarted:
+	case err.Code == sdk.CodeInvalid && err.Delivery == sdk.NotStarted:
 		return statusUsage
-	case err.Code == plugin.CodeCanceled:
+	case err.Code == sdk.CodeCanceled:
 		return statusInterrupted
-	case err.Code == plugin.CodeTimeout && err.Delivery != plugin.NotStarted:
+	case err.Code == sdk.CodeTimeout && err.Delivery != sdk.NotStarted:
 		return statusTimeout
-	case err.Delivery != plugin.NotStarted:
+	case err.Delivery != sdk.NotStarted:
 		return statusUnknown
 	}
 
@@ -103,12 +104,12 @@ func commandStatus(st core.ExitStatus) int {
 
 // commandFailure is the exit status of `hermes exec` for a command that could not be started in an open environment.
 func commandFailure(err error) int {
-	var failed *plugin.Error
-	if errors.As(err, &failed) && failed.Delivery == plugin.NotStarted {
+	var failed *sdk.Error
+	if errors.As(err, &failed) && failed.Delivery == sdk.NotStarted {
 		switch failed.Code {
-		case plugin.CodeNotFound:
+		case sdk.CodeNotFound:
 			return statusNotFound
-		case plugin.CodePermission:
+		case sdk.CodePermission:
 			return statusNotExecutable
 		}
 	}

@@ -8,47 +8,48 @@ import (
 	"testing"
 
 	"github.com/hermes-framework/hermes/core"
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/core/cell"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
 func TestCellStatus(t *testing.T) {
 	code := func(n int) *int { return &n }
 	for _, tt := range []struct {
-		outcome  core.Outcome
-		language core.Language
+		outcome  cell.Outcome
+		language cell.Language
 		code     *int
 		want     int
 	}{
-		{core.OutcomeOK, core.Python, nil, 0},
-		{core.OutcomeOK, core.Bash, code(0), 0},
-		{core.OutcomeError, core.Python, nil, 1},
-		{core.OutcomeError, core.Python, code(7), 1},
-		{core.OutcomeError, core.Bash, code(7), 7},
-		{core.OutcomeError, core.Bash, code(127), 127},
-		{core.OutcomeError, core.Bash, nil, 1},
-		{core.OutcomeError, core.Bash, code(256), 1},
-		{core.OutcomeExit, core.Python, nil, 0},
-		{core.OutcomeExit, core.Python, code(0), 0},
-		{core.OutcomeExit, core.Python, code(3), 3},
-		{core.OutcomeExit, core.Python, code(-1), 255},
-		{core.OutcomeExit, core.Python, code(256), 0},
-		{core.OutcomeExit, core.Bash, code(3), 3},
-		{core.OutcomeTimeout, core.Python, nil, 124},
-		{core.OutcomeTimeout, core.Bash, code(130), 124},
-		{core.OutcomeInterrupted, core.Python, nil, 130},
-		{core.OutcomeInterrupted, core.Bash, code(1), 130},
-		{core.OutcomeLost, core.Python, nil, 121},
-		{core.OutcomeLost, core.Bash, nil, 121},
-		{core.OutcomeUnknown, core.Python, nil, 121},
-		{core.OutcomeUnknown, core.Bash, nil, 121},
-		{core.OutcomeRefused, core.Python, nil, 125},
-		{core.OutcomeRefused, core.Bash, nil, 125},
+		{cell.OutcomeOK, cell.Python, nil, 0},
+		{cell.OutcomeOK, cell.Bash, code(0), 0},
+		{cell.OutcomeError, cell.Python, nil, 1},
+		{cell.OutcomeError, cell.Python, code(7), 1},
+		{cell.OutcomeError, cell.Bash, code(7), 7},
+		{cell.OutcomeError, cell.Bash, code(127), 127},
+		{cell.OutcomeError, cell.Bash, nil, 1},
+		{cell.OutcomeError, cell.Bash, code(256), 1},
+		{cell.OutcomeExit, cell.Python, nil, 0},
+		{cell.OutcomeExit, cell.Python, code(0), 0},
+		{cell.OutcomeExit, cell.Python, code(3), 3},
+		{cell.OutcomeExit, cell.Python, code(-1), 255},
+		{cell.OutcomeExit, cell.Python, code(256), 0},
+		{cell.OutcomeExit, cell.Bash, code(3), 3},
+		{cell.OutcomeTimeout, cell.Python, nil, 124},
+		{cell.OutcomeTimeout, cell.Bash, code(130), 124},
+		{cell.OutcomeInterrupted, cell.Python, nil, 130},
+		{cell.OutcomeInterrupted, cell.Bash, code(1), 130},
+		{cell.OutcomeLost, cell.Python, nil, 121},
+		{cell.OutcomeLost, cell.Bash, nil, 121},
+		{cell.OutcomeUnknown, cell.Python, nil, 121},
+		{cell.OutcomeUnknown, cell.Bash, nil, 121},
+		{cell.OutcomeRefused, cell.Python, nil, 125},
+		{cell.OutcomeRefused, cell.Bash, nil, 125},
 	} {
 		exit := "nil"
 		if tt.code != nil {
 			exit = fmt.Sprint(*tt.code)
 		}
-		got := cellStatus(core.Cell{Outcome: tt.outcome, ExitCode: tt.code}, tt.language)
+		got := cellStatus(cell.Cell{Outcome: tt.outcome, ExitCode: tt.code}, tt.language)
 		if got != tt.want {
 			t.Errorf("cellStatus(%s, %s, exit code %s) = %d, want %d", tt.outcome, tt.language, exit, got, tt.want)
 		}
@@ -56,8 +57,8 @@ func TestCellStatus(t *testing.T) {
 }
 
 func TestStatusOf(t *testing.T) {
-	failed := func(code plugin.Code, d plugin.Delivery) error {
-		return fmt.Errorf("around: %w", &plugin.Error{Code: code, Delivery: d})
+	failed := func(code sdk.Code, d sdk.Delivery) error {
+		return fmt.Errorf("around: %w", &sdk.Error{Code: code, Delivery: d})
 	}
 	for _, tt := range []struct {
 		err           error
@@ -65,15 +66,15 @@ func TestStatusOf(t *testing.T) {
 	}{
 		{usagef("", "x"), 2, 2},
 		{&notFoundError{}, 125, 125},
-		{failed(plugin.CodeInvalid, plugin.NotStarted), 2, 2},
-		{failed(plugin.CodeNotFound, plugin.NotStarted), 125, 127},
-		{failed(plugin.CodePermission, plugin.NotStarted), 125, 126},
-		{failed(plugin.CodeUntrusted, plugin.NotStarted), 125, 125},
-		{failed(plugin.CodeTimeout, plugin.NotStarted), 125, 125},
-		{failed(plugin.CodeTimeout, plugin.Ran), 124, 124},
-		{failed(plugin.CodeCanceled, plugin.MayHaveRun), 130, 130},
-		{failed(plugin.CodeCrashed, plugin.MayHaveRun), 121, 121},
-		{failed(plugin.CodeNotFound, plugin.Ran), 121, 121},
+		{failed(sdk.CodeInvalid, sdk.NotStarted), 2, 2},
+		{failed(sdk.CodeNotFound, sdk.NotStarted), 125, 127},
+		{failed(sdk.CodePermission, sdk.NotStarted), 125, 126},
+		{failed(sdk.CodeUntrusted, sdk.NotStarted), 125, 125},
+		{failed(sdk.CodeTimeout, sdk.NotStarted), 125, 125},
+		{failed(sdk.CodeTimeout, sdk.Ran), 124, 124},
+		{failed(sdk.CodeCanceled, sdk.MayHaveRun), 130, 130},
+		{failed(sdk.CodeCrashed, sdk.MayHaveRun), 121, 121},
+		{failed(sdk.CodeNotFound, sdk.Ran), 121, 121},
 		{&interruptError{syscall.SIGTERM}, 130, 130},
 		{errForced, 130, 130},
 		{context.Canceled, 130, 130},

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/hermes-framework/hermes/core"
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
 // terminal prepares req for -t: the size of the user's terminal goes along and its changes follow; with -i the terminal is in
@@ -19,7 +19,7 @@ func (a *app) terminal(req *core.ExecRequest, c *controller) {
 	req.TTY = &window
 	stopResizing := onResize(func() {
 		window := windowSize(a.stdout, a.stdin)
-		c.send(plugin.Control{Resize: &window})
+		c.send(sdk.Control{Resize: &window})
 	})
 	c.onClose(stopResizing)
 
@@ -39,14 +39,14 @@ func (a *app) terminal(req *core.ExecRequest, c *controller) {
 }
 
 // windowSize is the size of the first file that is a terminal, else the usual one.
-func windowSize(files ...*os.File) plugin.Window {
+func windowSize(files ...*os.File) sdk.Window {
 	for _, f := range files {
 		if cols, rows, err := term.GetSize(int(f.Fd())); err == nil && cols > 0 && rows > 0 {
-			return plugin.Window{Rows: clamp16(rows), Cols: clamp16(cols)}
+			return sdk.Window{Rows: clamp16(rows), Cols: clamp16(cols)}
 		}
 	}
 
-	return plugin.Window{Rows: 24, Cols: 80}
+	return sdk.Window{Rows: 24, Cols: 80}
 }
 
 func clamp16(n int) uint16 { return uint16(min(n, 1<<16-1)) }
@@ -56,7 +56,7 @@ func onResize(f func()) (stop func()) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGWINCH)
 	quit, done := make(chan struct{}), make(chan struct{})
-	go func() {
+	go func() { // ends with quit; stop waits for it
 		defer close(done)
 		for {
 			select {

@@ -1,7 +1,6 @@
-package core
+package cell
 
 import (
-	"bufio"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -15,50 +14,51 @@ const (
 	frameOutput  = 'O'
 )
 
-// maxFrame bounds what a frame's length may say; a larger one is not read.
-const maxFrame = 16 << 20
+// MaxFrame bounds what a frame's length may say, in bytes; a larger one is not read.
+const MaxFrame = 16 << 20
 
 // outputHead is the size of an output frame's channel, stream and offset.
 const outputHead = 4 + 1 + 8
 
-// The streams of a cell.
+// The streams of a cell, as frames number them.
 const (
-	streamOut = 1
-	streamErr = 2
+	StreamOut = 1 // stdout
+	StreamErr = 2 // stderr
 )
 
-// frame is one decoded frame: a message, or output when msg is nil.
-type frame struct {
-	msg     fields
-	channel uint32
-	stream  byte
-	offset  int64
-	data    []byte // belongs to the receiver, until it recycles the frame
-	body    []byte // what data is a part of
+// Frame is one frame of the kernel protocol (docs/protocol.md, section 2): a message, or output when Msg is nil.
+type Frame struct {
+	Msg     Fields
+	Channel uint32 // of the cell whose output it is
+	Stream  byte   // StreamOut or StreamErr
+	Offset  int64  // of Data in the stream, in bytes
+	Data    []byte // belongs to the receiver, until it recycles the frame
+	body    []byte // what Data is a part of
 }
 
-// encodeMessage returns the frame that carries msg.
-func encodeMessage(msg fields) []byte {
-	b := appendValue([]byte{0, 0, 0, 0, frameMessage}, msg)
+// EncodeMessage returns the frame that carries msg. It panics if msg holds a value of a type that Fields does not list.
+func EncodeMessage(msg Fields) []byte {
+	b := AppendValue([]byte{0, 0, 0, 0, frameMessage}, msg)
 	binary.BigEndian.PutUint32(b, uint32(len(b)-4))
 	return b
 }
 
-// readFrame reads the next frame of at most limit bytes. It returns io.EOF only between frames.
-func readFrame(r *bufio.Reader, limit int) (frame, error) {
+// ReadFrame reads the next frame of at most limit bytes, and nothing beyond it. It returns io.EOF only between frames; the error of a frame that
+// cannot be decoded wraps ErrMalformed.
+func ReadFrame(r io.Reader, limit int) (Frame, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
-		return frame{}, err
+		return Frame{}, err
 	}
 	n := binary.BigEndian.Uint32(head[:])
 	if n < 1 || int64(n) > int64(limit) {
-		return frame{}, fmt.Errorf("%w: a frame of %d bytes", errMalformed, n)
+		return Frame{}, fmt.Errorf("%w: a frame of %d bytes", ErrMalformed, n)
 	}
 	body := newBody(int(n))
 	if _, err := io.ReadFull(r, body); err != nil {
-		return frame{}, fmt.Errorf("inside a frame: %w", noEOF(err))
+		return Frame{}, fmt.Errorf("inside a frame: %w", noEOF(err))
 	}
-	return decodeFrame(body)
+	return DecodeFrame(body)
 }
 
 // bodies recycles the memory of output frames: without it the garbage collector has more work with bulk output than everybody else.
@@ -74,14 +74,27 @@ func newBody(n int) []byte {
 	return (*bodies.Get().(*[]byte))[:n]
 }
 
-// recycle gives a frame's memory back. Nobody may use its data afterwards.
-func (f frame) recycle() {
+// Recycle gives the frame's memory to frames that are read later. Nobody may use its Data afterwards. It need not be called.
+func (f Frame) Recycle() {
 	const before = 1 + outputHead
-	if f.msg != nil || len(f.data) == 0 || cap(f.data) != bodySize-before {
+	if f.Msg != nil || len(f.Data) == 0 || cap(f.Data) != bodySize-before {
 		return
 	}
 	body := f.body[:bodySize]
 	bodies.Put(&body)
+}
+
+// EncodeFrame returns the bytes that ReadFrame reads as f.
+func EncodeFrame(f Frame) []byte {
+	if f.Msg != nil {
+		return EncodeMessage(f.Msg)
+	}
+	b := binary.BigEndian.AppendUint32(nil, uint32(1+outputHead+len(f.Data)))
+	b = append(b, frameOutput)
+	b = binary.BigEndian.AppendUint32(b, f.Channel)
+	b = append(b, f.Stream)
+	b = binary.BigEndian.AppendUint64(b, uint64(f.Offset))
+	return append(b, f.Data...)
 }
 
 func noEOF(err error) error {
@@ -91,36 +104,36 @@ func noEOF(err error) error {
 	return err
 }
 
-// decodeFrame decodes type and body of a frame; output data aliases body.
-func decodeFrame(body []byte) (frame, error) {
+// DecodeFrame decodes a frame without its length. Data of the result is a part of body. Its errors wrap ErrMalformed.
+func DecodeFrame(body []byte) (Frame, error) {
 	if len(body) == 0 {
-		return frame{}, fmt.Errorf("%w: an empty frame", errMalformed)
+		return Frame{}, fmt.Errorf("%w: an empty frame", ErrMalformed)
 	}
 	switch body[0] {
 	case frameMessage:
-		msg, err := decodeFields(body[1:])
-		if err == nil && msg.str("t") == "" {
-			err = fmt.Errorf("%w: a message without a kind", errMalformed)
+		msg, err := DecodeFields(body[1:])
+		if err == nil && msg.Text("t") == "" {
+			err = fmt.Errorf("%w: a message without a kind", ErrMalformed)
 		}
-		return frame{msg: msg}, err
+		return Frame{Msg: msg}, err
 	case frameOutput:
 		f, err := decodeOutput(body[1:])
 		f.body = body
 		return f, err
 	}
-	return frame{}, fmt.Errorf("%w: frame type %#x", errMalformed, body[0])
+	return Frame{}, fmt.Errorf("%w: frame type %#x", ErrMalformed, body[0])
 }
 
-func decodeOutput(b []byte) (frame, error) {
+func decodeOutput(b []byte) (Frame, error) {
 	if len(b) < outputHead {
-		return frame{}, fmt.Errorf("%w: an output frame of %d bytes", errMalformed, len(b))
+		return Frame{}, fmt.Errorf("%w: an output frame of %d bytes", ErrMalformed, len(b))
 	}
-	f := frame{channel: binary.BigEndian.Uint32(b), stream: b[4], offset: int64(binary.BigEndian.Uint64(b[5:])), data: b[outputHead:]}
-	if f.stream != streamOut && f.stream != streamErr {
-		return frame{}, fmt.Errorf("%w: stream %d", errMalformed, f.stream)
+	f := Frame{Channel: binary.BigEndian.Uint32(b), Stream: b[4], Offset: int64(binary.BigEndian.Uint64(b[5:])), Data: b[outputHead:]}
+	if f.Stream != StreamOut && f.Stream != StreamErr {
+		return Frame{}, fmt.Errorf("%w: stream %d", ErrMalformed, f.Stream)
 	}
-	if f.offset < 0 {
-		return frame{}, fmt.Errorf("%w: an offset beyond 2^63", errMalformed)
+	if f.Offset < 0 {
+		return Frame{}, fmt.Errorf("%w: an offset beyond 2^63", ErrMalformed)
 	}
 	return f, nil
 }

@@ -1,32 +1,48 @@
-package core
+package cell
 
 import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"unicode/utf8"
 )
 
-// fields is one message of the kernel protocol: a map with string keys whose values are nil, bool, int64, float64, string,
-// []byte, []any or fields. Its encoding is the subset of MessagePack (https://github.com/msgpack/msgpack/blob/master/spec.md) that docs/protocol.md names.
-type fields map[string]any
+// Fields is one message of the kernel protocol: a map with string keys whose values are nil, bool, int64, float64, string,
+// []byte, []any or Fields (AppendValue takes int, uint32 and map[string]string, too). Its encoding is the subset of MessagePack (https://github.com/msgpack/msgpack/blob/master/spec.md) that docs/protocol.md names.
+type Fields map[string]any
 
-// errMalformed is wrapped by every decoding error.
-var errMalformed = errors.New("malformed message")
+// ErrMalformed is wrapped by every decoding error.
+var ErrMalformed = errors.New("malformed message")
 
 // maxDepth bounds nesting, so that a hostile message cannot exhaust the stack.
 const maxDepth = 16
 
-func (f fields) str(key string) string { s, _ := f[key].(string); return s }
-func (f fields) bin(key string) []byte { b, _ := f[key].([]byte); return b }
-func (f fields) flag(key string) bool  { b, _ := f[key].(bool); return b }
-func (f fields) sub(key string) fields { m, _ := f[key].(fields); return m }
-func (f fields) list(key string) []any { l, _ := f[key].([]any); return l }
-func (f fields) int(key string) int64  { n, _ := f[key].(int64); return n }
-func (f fields) has(key string) bool   { return f[key] != nil }
-func (f fields) float(key string) float64 {
+// Text is the string at key; empty if there is none.
+func (f Fields) Text(key string) string { s, _ := f[key].(string); return s }
+
+// Bytes are the bytes at key; nil if there are none.
+func (f Fields) Bytes(key string) []byte { b, _ := f[key].([]byte); return b }
+
+// Flag is the bool at key; false if there is none.
+func (f Fields) Flag(key string) bool { b, _ := f[key].(bool); return b }
+
+// Map is the message at key; nil if there is none.
+func (f Fields) Map(key string) Fields { m, _ := f[key].(Fields); return m }
+
+// List is the array at key; nil if there is none.
+func (f Fields) List(key string) []any { l, _ := f[key].([]any); return l }
+
+// Int is the integer at key; 0 if there is none.
+func (f Fields) Int(key string) int64 { n, _ := f[key].(int64); return n }
+
+// Has says whether there is anything but nil at key.
+func (f Fields) Has(key string) bool { return f[key] != nil }
+
+// Float is the number at key, also if it is an integer; 0 if there is none.
+func (f Fields) Float(key string) float64 {
 	switch n := f[key].(type) {
 	case float64:
 		return n
@@ -36,8 +52,8 @@ func (f fields) float(key string) float64 {
 	return 0
 }
 
-// appendValue appends the shortest encoding of v. Keys are written in order, so equal messages are equal bytes.
-func appendValue(b []byte, v any) []byte {
+// AppendValue appends the shortest encoding of v, whose type must be one that Fields lists. Keys are written in order, so equal messages are equal bytes.
+func AppendValue(b []byte, v any) []byte {
 	switch v := v.(type) {
 	case nil:
 		return append(b, 0xc0)
@@ -61,32 +77,23 @@ func appendValue(b []byte, v any) []byte {
 	case []any:
 		b = appendHead(b, len(v), 0x90, 16, 0xdb)
 		for _, e := range v {
-			b = appendValue(b, e)
+			b = AppendValue(b, e)
 		}
 		return b
 	case map[string]string:
 		b = appendHead(b, len(v), 0x80, 16, 0xdd)
-		for _, k := range sortedKeys(v) {
-			b = appendValue(appendValue(b, k), v[k])
+		for _, k := range slices.Sorted(maps.Keys(v)) {
+			b = AppendValue(AppendValue(b, k), v[k])
 		}
 		return b
-	case fields:
+	case Fields:
 		b = appendHead(b, len(v), 0x80, 16, 0xdd)
-		for _, k := range sortedKeys(v) {
-			b = appendValue(appendValue(b, k), v[k])
+		for _, k := range slices.Sorted(maps.Keys(v)) {
+			b = AppendValue(AppendValue(b, k), v[k])
 		}
 		return b
 	}
-	panic(fmt.Sprintf("core: no encoding for a %T", v)) // a fault in this package: messages are built here only
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
+	panic(fmt.Sprintf("cell: no encoding for a %T", v)) // a fault of this module, which builds every message
 }
 
 func appendInt(b []byte, n int64) []byte {
@@ -125,19 +132,19 @@ func appendHead(b []byte, n int, fix byte, fixed int, wide byte) []byte {
 	return binary.BigEndian.AppendUint32(append(b, wide+2), uint32(n))
 }
 
-// decodeFields decodes one message that fills data.
-func decodeFields(data []byte) (fields, error) {
+// DecodeFields decodes one message that fills data. Its errors wrap ErrMalformed.
+func DecodeFields(data []byte) (Fields, error) {
 	d := decoder{data: data}
 	v, err := d.value(0)
 	if err != nil {
 		return nil, err
 	}
-	m, ok := v.(fields)
+	m, ok := v.(Fields)
 	if !ok {
-		return nil, fmt.Errorf("%w: a %T where a map was expected", errMalformed, v)
+		return nil, fmt.Errorf("%w: a %T where a map was expected", ErrMalformed, v)
 	}
 	if len(d.data) > 0 {
-		return nil, fmt.Errorf("%w: %d bytes after the map", errMalformed, len(d.data))
+		return nil, fmt.Errorf("%w: %d bytes after the map", ErrMalformed, len(d.data))
 	}
 	return m, nil
 }
@@ -146,7 +153,7 @@ type decoder struct{ data []byte }
 
 func (d *decoder) take(n int) ([]byte, error) {
 	if n < 0 || n > len(d.data) {
-		return nil, fmt.Errorf("%w: it ends early", errMalformed)
+		return nil, fmt.Errorf("%w: it ends early", ErrMalformed)
 	}
 	b := d.data[:n]
 	d.data = d.data[n:]
@@ -168,7 +175,7 @@ func (d *decoder) uint(n int) (uint64, error) {
 
 func (d *decoder) value(depth int) (any, error) {
 	if depth > maxDepth {
-		return nil, fmt.Errorf("%w: nested deeper than %d", errMalformed, maxDepth)
+		return nil, fmt.Errorf("%w: nested deeper than %d", ErrMalformed, maxDepth)
 	}
 	head, err := d.take(1)
 	if err != nil {
@@ -201,7 +208,7 @@ func (d *decoder) value(depth int) (any, error) {
 	case 0xcc, 0xcd, 0xce, 0xcf:
 		n, err := d.uint(1 << (c - 0xcc))
 		if n > math.MaxInt64 {
-			return nil, fmt.Errorf("%w: the number %d does not fit", errMalformed, n)
+			return nil, fmt.Errorf("%w: the number %d does not fit", ErrMalformed, n)
 		}
 		return int64(n), err
 	case 0xd0, 0xd1, 0xd2, 0xd3:
@@ -218,14 +225,14 @@ func (d *decoder) long(c byte, depth int) (any, error) {
 	sizes := map[byte]int{0xc4: 1, 0xc5: 2, 0xc6: 4, 0xd9: 1, 0xda: 2, 0xdb: 4, 0xdc: 2, 0xdd: 4, 0xde: 2, 0xdf: 4}
 	size, known := sizes[c]
 	if !known {
-		return nil, fmt.Errorf("%w: type byte %#x", errMalformed, c)
+		return nil, fmt.Errorf("%w: type byte %#x", ErrMalformed, c)
 	}
 	n, err := d.uint(size)
 	if err != nil {
 		return nil, err
 	}
 	if n > uint64(len(d.data)) {
-		return nil, fmt.Errorf("%w: a length of %d with %d bytes left", errMalformed, n, len(d.data))
+		return nil, fmt.Errorf("%w: a length of %d with %d bytes left", ErrMalformed, n, len(d.data))
 	}
 	switch c {
 	case 0xc4, 0xc5, 0xc6:
@@ -241,7 +248,7 @@ func (d *decoder) long(c byte, depth int) (any, error) {
 func (d *decoder) text(n int) (any, error) {
 	b, err := d.take(n)
 	if err == nil && !utf8.Valid(b) {
-		return nil, fmt.Errorf("%w: a string that is not UTF-8", errMalformed)
+		return nil, fmt.Errorf("%w: a string that is not UTF-8", ErrMalformed)
 	}
 	return string(b), err
 }
@@ -259,7 +266,7 @@ func (d *decoder) arrayOf(n, depth int) (any, error) {
 }
 
 func (d *decoder) mapOf(n, depth int) (any, error) {
-	m := make(fields, min(n, len(d.data)))
+	m := make(Fields, min(n, len(d.data)))
 	for range n {
 		k, err := d.value(depth + 1)
 		if err != nil {
@@ -267,7 +274,7 @@ func (d *decoder) mapOf(n, depth int) (any, error) {
 		}
 		key, ok := k.(string)
 		if !ok {
-			return nil, fmt.Errorf("%w: a %T as a key", errMalformed, k)
+			return nil, fmt.Errorf("%w: a %T as a key", ErrMalformed, k)
 		}
 		if m[key], err = d.value(depth + 1); err != nil {
 			return nil, err

@@ -1,4 +1,4 @@
-package core
+package cell
 
 import (
 	"bufio"
@@ -41,9 +41,9 @@ func TestMessagesEncodeInTheShortestForm(t *testing.T) {
 		{[]byte{}, "c400"},
 		{[]byte{1, 2}, "c4020102"},
 		{[]any{int64(1), "a"}, "9201a161"},
-		{fields{"b": int64(1), "a": nil}, "82a161c0a16201"},
+		{Fields{"b": int64(1), "a": nil}, "82a161c0a16201"},
 	} {
-		got := appendValue(nil, c.value)
+		got := AppendValue(nil, c.value)
 		if hex.EncodeToString(got) != c.want {
 			t.Errorf("%#v encodes as %x, want %s", c.value, got, c.want)
 		}
@@ -60,11 +60,11 @@ func TestLongValuesSurvive(t *testing.T) {
 	for i := range list {
 		list[i] = int64(i)
 	}
-	want := fields{"s16": strings.Repeat("x", 300), "s32": strings.Repeat("y", 70_000), "b": bytes.Repeat([]byte{7}, 70_000), "l": list, "m": fields{}}
+	want := Fields{"s16": strings.Repeat("x", 300), "s32": strings.Repeat("y", 70_000), "b": bytes.Repeat([]byte{7}, 70_000), "l": list, "m": Fields{}}
 	for i := range 20 {
-		want.sub("m")[strings.Repeat("k", i+1)] = true
+		want.Map("m")[strings.Repeat("k", i+1)] = true
 	}
-	got, err := decodeFields(appendValue(nil, want))
+	got, err := DecodeFields(AppendValue(nil, want))
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("error %v, (-want +got):\n%s", err, diff)
 	}
@@ -88,44 +88,44 @@ func TestMalformedMessagesAreRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := decodeFields(raw); !errors.Is(err, errMalformed) {
+		if got, err := DecodeFields(raw); !errors.Is(err, ErrMalformed) {
 			t.Errorf("%s: got %v and error %v, want errMalformed", name, got, err)
 		}
 	}
 }
 
 func TestFramesSurvive(t *testing.T) {
-	frames := []frame{
-		{msg: fields{"t": "ping"}},
-		{channel: 7, stream: streamErr, offset: 1 << 40, data: []byte("out\x00put")},
-		{channel: 1, stream: streamOut, data: []byte{}},
+	frames := []Frame{
+		{Msg: Fields{"t": "ping"}},
+		{Channel: 7, Stream: StreamErr, Offset: 1 << 40, Data: []byte("out\x00put")},
+		{Channel: 1, Stream: StreamOut, Data: []byte{}},
 	}
 	var wire bytes.Buffer
 	for _, f := range frames {
-		wire.Write(encodeFrame(f))
+		wire.Write(EncodeFrame(f))
 	}
 	r := bufio.NewReader(&wire)
 	for _, want := range frames {
-		got, err := readFrame(r, maxFrame)
-		if diff := cmp.Diff(want, got, cmp.AllowUnexported(frame{}), cmpopts.IgnoreFields(frame{}, "body")); err != nil || diff != "" {
+		got, err := ReadFrame(r, MaxFrame)
+		if diff := cmp.Diff(want, got, cmp.AllowUnexported(Frame{}), cmpopts.IgnoreFields(Frame{}, "body")); err != nil || diff != "" {
 			t.Errorf("error %v, (-want +got):\n%s", err, diff)
 		}
 	}
 }
 
 func FuzzDecodeFrame(f *testing.F) {
-	f.Add(encodeMessage(fields{"t": "submit", "cell": "a-1", "ch": 1, "code": "1", "digest": []byte{1}, "x": []any{1.5, nil, -7}})[4:])
-	f.Add(encodeFrame(frame{channel: 1, stream: streamOut, offset: 3, data: []byte("abc")})[4:])
+	f.Add(EncodeMessage(Fields{"t": "submit", "cell": "a-1", "ch": 1, "code": "1", "digest": []byte{1}, "x": []any{1.5, nil, -7}})[4:])
+	f.Add(EncodeFrame(Frame{Channel: 1, Stream: StreamOut, Offset: 3, Data: []byte("abc")})[4:])
 	f.Fuzz(func(t *testing.T, body []byte) {
-		got, err := decodeFrame(bytes.Clone(body))
+		got, err := DecodeFrame(bytes.Clone(body))
 		if err != nil {
 			return
 		}
-		again, err := decodeFrame(encodeFrame(got)[4:])
+		again, err := DecodeFrame(EncodeFrame(got)[4:])
 		if err != nil {
 			t.Fatalf("%x decodes, and its encoding does not: %v", body, err)
 		}
-		if !bytes.Equal(encodeFrame(got), encodeFrame(again)) {
+		if !bytes.Equal(EncodeFrame(got), EncodeFrame(again)) {
 			t.Errorf("%x decodes as %v and then as %v", body, got, again)
 		}
 	})

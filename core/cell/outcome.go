@@ -1,10 +1,8 @@
-package core
+package cell
 
 import (
 	"errors"
 	"fmt"
-
-	"github.com/hermes-framework/hermes/plugin"
 )
 
 // What errors.Is finds in the error of a Run whose cell did not run to its own end.
@@ -15,8 +13,6 @@ var (
 	ErrUnknown     = errors.New("nobody can know whether the cell ran")
 	ErrRefused     = errors.New("the cell did not run")
 )
-
-var errEngineClosed = &plugin.Error{Code: plugin.CodeClosed, Delivery: plugin.NotStarted, Message: "the engine is closed"}
 
 // RunError is the error beside a Result whose outcome is timeout, interrupted, lost, unknown or refused.
 type RunError struct {
@@ -49,15 +45,11 @@ func (e *RunError) sentinel() error {
 	return ErrUnknown
 }
 
-// outcomeError is the error of a Run that ended so; nil if the cell ran to its own end.
-func outcomeError(o Outcome, reason string) error {
+// Err is the error of a cell that ended so; nil if it ran to its own end.
+func (o Outcome) Err(reason string) error {
 	switch o {
 	case OutcomeOK, OutcomeError, OutcomeExit:
 		return nil
 	}
 	return &RunError{Outcome: o, Reason: reason}
-}
-
-func invalid(hint, format string, args ...any) error {
-	return &plugin.Error{Code: plugin.CodeInvalid, Delivery: plugin.NotStarted, Message: fmt.Sprintf(format, args...), Hint: hint}
 }

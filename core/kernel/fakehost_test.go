@@ -1,27 +1,32 @@
-package core
+package kernel
 
 import (
 	"bufio"
 	"context"
+	"fmt"
+	"io"
+	"io/fs"
 	"net"
 	"sync"
 	"syscall"
 	"testing"
 
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/core/cell"
 )
 
 // fakeHost speaks the kernel host's end of docs/protocol.md over pipes, so that a test can cut the connection where it likes.
 type fakeHost struct {
-	t     *testing.T
-	token []byte
-	inc   string
+	t      *testing.T
+	inc    string
+	denied error // what Connect fails with
 
 	mu      sync.Mutex
 	dead    bool
 	conns   []net.Conn
+	dials   int
 	submits []string // ids, in order of arrival
-	follows []fields
+	follows []cell.Fields
+	answers []cell.Fields // to tool calls
 	cells   map[string]*fakeCell
 	cut     func(sent int) bool // asked before each output frame of a cell; true closes the connection instead
 	sent    int
@@ -32,11 +37,12 @@ type fakeHost struct {
 // fakeCell ends when it is told to; its output is there from the start.
 type fakeCell struct {
 	output []byte
-	end    chan fields
+	end    chan cell.Fields
+	call   cell.Fields // a tool call between the two halves of the output; the second one waits for its answer
 }
 
 func newFakeHost(t *testing.T) *fakeHost {
-	h := &fakeHost{t: t, token: newToken(), inc: "inc-1", cells: map[string]*fakeCell{}, done: make(chan struct{})}
+	h := &fakeHost{t: t, inc: "inc-1", cells: map[string]*fakeCell{}, done: make(chan struct{})}
 	t.Cleanup(func() {
 		h.kill()
 		h.wg.Wait()
@@ -45,16 +51,17 @@ func newFakeHost(t *testing.T) *fakeHost {
 }
 
 func (h *fakeHost) cell(id, output string) *fakeCell {
-	c := &fakeCell{output: []byte(output), end: make(chan fields, 1)}
+	c := &fakeCell{output: []byte(output), end: make(chan cell.Fields, 1)}
 	h.cells[id] = c
 	return c
 }
 
-// conn is a hostConn to this host.
-func (h *fakeHost) conn(t *testing.T) *hostConn {
-	p := &place{name: "fake:", env: h, caps: []plugin.Capability{plugin.CapSocket, plugin.CapStdin}}
-	c := newHostConn(p, hostInfo{Incarnation: h.inc, Socket: "sock"}, h.token, true)
-	t.Cleanup(func() { c.close(t.Context()) })
+var _ Process = (*fakeHost)(nil)
+
+// conn is a Host to this host.
+func (h *fakeHost) conn(t *testing.T) *Host {
+	c := NewHost(h, Identity{Incarnation: h.inc, Detached: true})
+	t.Cleanup(func() { c.Close(t.Context()) })
 	return c
 }
 
@@ -71,95 +78,101 @@ func (h *fakeHost) kill() {
 	}
 }
 
-func (h *fakeHost) Exec(context.Context, plugin.Command, plugin.IO) (plugin.ExitStatus, error) {
-	return plugin.ExitStatus{}, plugin.ErrUnsupported
-}
-
-func (h *fakeHost) Close(context.Context) error { return nil }
-
-func (h *fakeHost) Dial(context.Context, plugin.DialRequest) (plugin.Endpoint, error) {
+// Connect implements Process.
+func (h *fakeHost) Connect(context.Context) (io.ReadWriteCloser, string, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.dials++
+	if h.denied != nil {
+		return nil, "", h.denied
+	}
 	if h.dead {
-		return plugin.Endpoint{}, syscall.ECONNREFUSED
+		return nil, "", syscall.ECONNREFUSED
 	}
 	here, there := net.Pipe()
 	h.conns = append(h.conns, there)
 	h.wg.Go(func() { h.serve(there) })
-	return plugin.Endpoint{Conn: here}, nil
+	return here, h.inc, nil
+}
+
+// Refused implements Process.
+func (h *fakeHost) Refused(code, message string) error {
+	if code == "not_found" {
+		return fmt.Errorf("%s: %w", message, fs.ErrNotExist)
+	}
+	return fmt.Errorf("%s: %s", code, message)
 }
 
 func (h *fakeHost) serve(conn net.Conn) {
 	defer func() { _ = conn.Close() }()
 	r := bufio.NewReader(conn)
-	if !h.hello(conn, r) {
-		return
-	}
 	for {
-		f, err := readFrame(r, maxFrame)
+		f, err := cell.ReadFrame(r, cell.MaxFrame)
 		if err != nil {
 			return
 		}
-		if !h.handle(conn, f.msg) {
+		if !h.handle(conn, f.Msg) {
 			return
 		}
 	}
 }
 
-func (h *fakeHost) hello(conn net.Conn, r *bufio.Reader) bool {
-	f, err := readFrame(r, maxFrame)
-	if err != nil {
-		return false
-	}
-	mine, theirs := newToken(), f.msg.bin("nonce")
-	h.send(conn, fields{"t": "hello", "v": 1, "nonce": mine, "inc": h.inc, "proof": prove(h.token, "hermes host v1", theirs, mine)})
-	f, err = readFrame(r, maxFrame)
-	if err != nil || string(f.msg.bin("proof")) != string(prove(h.token, "hermes client v1", mine, theirs)) {
-		return false
-	}
-	h.send(conn, fields{"t": "welcome", "inc": h.inc})
-	return true
-}
-
-func (h *fakeHost) send(conn net.Conn, msg fields) { _, _ = conn.Write(encodeMessage(msg)) }
+func (h *fakeHost) send(conn net.Conn, msg cell.Fields) { _, _ = conn.Write(cell.EncodeMessage(msg)) }
 
 // handle answers one message and reports whether the connection is still to be served.
-func (h *fakeHost) handle(conn net.Conn, msg fields) bool {
+func (h *fakeHost) handle(conn net.Conn, msg cell.Fields) bool {
 	h.mu.Lock()
-	cell := h.cells[msg.str("cell")]
+	asked := h.cells[msg.Text("cell")]
 	h.mu.Unlock()
-	switch msg.str("t") {
+	switch msg.Text("t") {
 	case "state":
 		state := "none"
 		h.mu.Lock()
 		for _, id := range h.submits {
-			if id == msg.str("cell") {
+			if id == msg.Text("cell") {
 				state = "running"
 			}
 		}
 		h.mu.Unlock()
-		h.send(conn, fields{"t": "state", "req": msg.int("req"), "state": state})
+		h.send(conn, cell.Fields{"t": "state", "req": msg.Int("req"), "state": state})
+	case "kill":
+		h.send(conn, cell.Fields{"t": "error", "req": msg.Int("req"), "code": "not_found", "msg": "no kernel " + msg.Text("kernel")})
 	case "cancel":
-		h.send(conn, fields{"t": "ok", "req": msg.int("req")})
-		cell.end <- fields{"outcome": "interrupted"}
+		h.send(conn, cell.Fields{"t": "ok", "req": msg.Int("req")})
+		asked.end <- cell.Fields{"outcome": "interrupted"}
 	case "submit":
 		h.mu.Lock()
-		h.submits = append(h.submits, msg.str("cell"))
+		h.submits = append(h.submits, msg.Text("cell"))
 		h.mu.Unlock()
-		h.send(conn, fields{"t": "accepted", "cell": msg.str("cell"), "ch": msg.int("ch")})
-		return h.output(conn, cell, msg.int("ch"), 0)
+		h.send(conn, cell.Fields{"t": "accepted", "cell": msg.Text("cell"), "ch": msg.Int("ch")})
+		return h.output(conn, asked, msg.Int("ch"), 0)
 	case "follow":
 		h.mu.Lock()
 		h.follows = append(h.follows, msg)
 		h.mu.Unlock()
-		return h.output(conn, cell, msg.int("ch"), msg.int("out"))
+		return h.output(conn, asked, msg.Int("ch"), msg.Int("out"))
+	case "tool_refused":
+		h.mu.Lock()
+		h.answers = append(h.answers, msg)
+		h.mu.Unlock()
+		if asked == nil || asked.call == nil {
+			return true
+		}
+		ch := asked.call.Int("ch")
+		asked.call = nil
+		return h.output(conn, asked, ch, int64(len(asked.output)/2))
 	}
 	return true
 }
 
 // output sends the cell's output one byte a frame, and its end when it comes.
-func (h *fakeHost) output(conn net.Conn, cell *fakeCell, ch, from int64) bool {
-	for off := from; off < int64(len(cell.output)); off++ {
+func (h *fakeHost) output(conn net.Conn, c *fakeCell, ch, from int64) bool {
+	for off := from; off < int64(len(c.output)); off++ {
+		if c.call != nil && off == int64(len(c.output)/2) {
+			c.call["ch"] = ch
+			h.send(conn, c.call)
+			return true // goes on when the answer is here
+		}
 		h.mu.Lock()
 		h.sent++
 		cut := h.cut != nil && h.cut(h.sent)
@@ -167,17 +180,17 @@ func (h *fakeHost) output(conn net.Conn, cell *fakeCell, ch, from int64) bool {
 		if cut {
 			return false
 		}
-		_, _ = conn.Write(encodeFrame(frame{channel: uint32(ch), stream: streamOut, offset: off, data: cell.output[off : off+1]}))
+		_, _ = conn.Write(cell.EncodeFrame(cell.Frame{Channel: uint32(ch), Stream: cell.StreamOut, Offset: off, Data: c.output[off : off+1]}))
 	}
 	h.wg.Go(func() {
-		var end fields
+		var end cell.Fields
 		select {
-		case end = <-cell.end:
-			cell.end <- end // for the next follower
+		case end = <-c.end:
+			c.end <- end // for the next follower
 		case <-h.done:
 			return
 		}
-		end = fields{"t": "end", "ch": ch, "outcome": end.str("outcome"), "kernel_alive": true}
+		end = cell.Fields{"t": "end", "ch": ch, "outcome": end.Text("outcome"), "kernel_alive": true}
 		h.send(conn, end)
 	})
 	return true

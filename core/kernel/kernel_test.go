@@ -1,20 +1,32 @@
-package core
+package kernel
 
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"io/fs"
 	"strings"
+	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hermes-framework/hermes/core/cell"
 )
 
+// noTools refuses every call.
+type noTools struct{}
+
+func (noTools) Answer(call cell.Fields) cell.Fields {
+	return cell.Fields{"t": "tool_refused", "cell": call.Text("cell"), "n": call.Int("n"), "reason": "no_tools"}
+}
+
 // runFake runs the cell with id "c" and returns its end, its output and the error.
-func runFake(ctx context.Context, h *hostConn) (fields, string, error) {
+func runFake(ctx context.Context, h *Host) (cell.Fields, string, error) {
 	var out strings.Builder
-	end, err := h.run(ctx, submission{id: "c", kernel: "k", code: "1", digest: []byte{1}}, func(f frame) { out.Write(f.data) })
+	end, err := Kernel{"k", h}.Run(ctx, Submission{ID: "c", Code: "1"}, noTools{}, func(f cell.Frame) { out.Write(f.Data) })
 	return end, out.String(), err
 }
 
@@ -22,10 +34,10 @@ func TestACellRunsOnceHoweverOftenTheConnectionBreaks(t *testing.T) {
 	const text = "the output of a cell"
 	for every := 1; every <= len(text); every++ {
 		fake := newFakeHost(t)
-		fake.cell("c", text).end <- fields{"outcome": "ok"}
+		fake.cell("c", text).end <- cell.Fields{"outcome": "ok"}
 		fake.cut = func(sent int) bool { return sent%(every+1) == 0 }
 		end, out, err := runFake(t.Context(), fake.conn(t))
-		if err != nil || end.str("outcome") != "ok" || out != text {
+		if err != nil || end.Text("outcome") != "ok" || out != text {
 			t.Errorf("cut before every byte %d: end %v, output %q, error %v", every+1, end, out, err)
 		}
 		if len(fake.submits) != 1 {
@@ -39,40 +51,14 @@ func TestACellWhoseHostIsGoneIsUnknown(t *testing.T) {
 	fake.cell("c", "abc")
 	h := fake.conn(t)
 	var out strings.Builder
-	_, err := h.run(t.Context(), submission{id: "c"}, func(f frame) {
-		if out.Write(f.data); out.String() == "abc" {
+	_, err := Kernel{"k", h}.Run(t.Context(), Submission{ID: "c"}, noTools{}, func(f cell.Frame) {
+		if out.Write(f.Data); out.String() == "abc" {
 			fake.kill()
 		}
 	})
-	if !errors.Is(err, errHostGone) || out.String() != "abc" {
-		t.Errorf("output %q, error %v, want errHostGone", out.String(), err)
+	if !errors.Is(err, errGone) || out.String() != "abc" {
+		t.Errorf("output %q, error %v, want errGone", out.String(), err)
 	}
-}
-
-// hangs is an environment whose commands never end by themselves.
-type hangs struct {
-	plugin.UnimplementedEnvironment
-}
-
-func (hangs) Exec(ctx context.Context, _ plugin.Command, _ plugin.IO) (plugin.ExitStatus, error) {
-	<-ctx.Done()
-	return plugin.ExitStatus{}, plugin.Errorf(plugin.CodeCanceled, plugin.Ran, "%w", ctx.Err())
-}
-
-func TestAnInterpreterThatHangsIsUnavailable(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := &place{name: "fake:", env: hangs{}, caps: []plugin.Capability{plugin.CapStdin}, interpreter: "slow"}
-		_, err := startHost(t.Context(), p, newToken(), false)
-		if e := plugin.AsError(err, plugin.MayHaveRun); e.Code != plugin.CodeUnavailable || e.Delivery != plugin.NotStarted || e.Hint == "" {
-			t.Errorf("got %s, %s, hint %q: %v", e.Code, e.Delivery, e.Hint, err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		_, err = startHost(ctx, p, newToken(), false)
-		if e := plugin.AsError(err, plugin.MayHaveRun); e.Code != plugin.CodeCanceled || e.Delivery != plugin.NotStarted {
-			t.Errorf("cancelled: got %s, %s: %v", e.Code, e.Delivery, err)
-		}
-	})
 }
 
 func TestAnotherIncarnationIsNotAsked(t *testing.T) {
@@ -80,17 +66,26 @@ func TestAnotherIncarnationIsNotAsked(t *testing.T) {
 	fake.cell("c", "")
 	h := fake.conn(t)
 	fake.inc = "inc-2"
-	if _, _, err := runFake(t.Context(), h); !errors.Is(err, errHostGone) || len(fake.submits) != 0 {
-		t.Errorf("error %v after %d submits, want errHostGone after none", err, len(fake.submits))
+	if err := h.Reach(t.Context()); !IsGone(err) {
+		t.Errorf("Reach: got %v, want one that is gone", err)
+	}
+	if _, _, err := runFake(t.Context(), h); !errors.Is(err, ErrNeverSent) || !IsGone(err) || len(fake.submits) != 0 {
+		t.Errorf("error %v after %d submits, want ErrNeverSent of one that is gone after none", err, len(fake.submits))
 	}
 }
 
 func TestAWrongTokenIsSaidAtOnce(t *testing.T) {
 	fake := newFakeHost(t)
 	h := fake.conn(t)
-	h.token = newToken()
-	if _, _, err := runFake(t.Context(), h); !errors.Is(err, errWrongToken) {
-		t.Errorf("got %v, want errWrongToken", err)
+	fake.denied = fmt.Errorf("a wrong token: %w", fs.ErrPermission)
+	_, _, err := runFake(t.Context(), h)
+	for _, want := range []error{fake.denied, fs.ErrPermission, ErrNeverSent} {
+		if !errors.Is(err, want) {
+			t.Errorf("got %v, want %v", err, want)
+		}
+	}
+	if fake.dials != 1 || IsGone(err) {
+		t.Errorf("after %d connections the host is gone: %v; want one, and that it is there", fake.dials, IsGone(err))
 	}
 }
 
@@ -99,12 +94,12 @@ func TestCancellingInterruptsTheCellAndWaitsForItsEnd(t *testing.T) {
 	fake.cell("c", "x")
 	h := fake.conn(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	end, err := h.run(ctx, submission{id: "c"}, func(f frame) {
-		if len(f.data) > 0 {
+	end, err := Kernel{"k", h}.Run(ctx, Submission{ID: "c"}, noTools{}, func(f cell.Frame) {
+		if len(f.Data) > 0 {
 			cancel()
 		}
 	})
-	if err != nil || end.str("outcome") != "interrupted" {
+	if err != nil || end.Text("outcome") != "interrupted" {
 		t.Errorf("end %v, error %v", end, err)
 	}
 }
@@ -114,8 +109,8 @@ func TestCancellingBeforeTheSubmitRunsNothing(t *testing.T) {
 	h := fake.conn(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, _, err := runFake(ctx, h); !errors.Is(err, errNotSubmitted) || len(fake.submits) != 0 {
-		t.Errorf("error %v after %d submits, want errNotSubmitted after none", err, len(fake.submits))
+	if _, _, err := runFake(ctx, h); !errors.Is(err, ErrNotSubmitted) || len(fake.submits) != 0 {
+		t.Errorf("error %v after %d submits, want ErrNotSubmitted after none", err, len(fake.submits))
 	}
 }
 
@@ -129,7 +124,106 @@ func TestARequestSurvivesABrokenConnection(t *testing.T) {
 	_ = l.conn.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	if _, err := h.request(ctx, fields{"t": "state", "cell": "c"}); err != nil {
+	if _, err := h.request(ctx, cell.Fields{"t": "state", "cell": "c"}); err != nil {
 		t.Error(err)
+	}
+}
+
+// deaf is a host that died a moment ago: what is written to it fails, and nothing has been read from it yet.
+type deaf struct {
+	fakeHost
+	conns int
+}
+
+func (d *deaf) Connect(context.Context) (io.ReadWriteCloser, string, error) {
+	if d.conns++; d.conns > 1 {
+		return nil, "", syscall.ECONNREFUSED
+	}
+	r, w := io.Pipe()
+	return &deafConn{r, w}, "inc-1", nil
+}
+
+type deafConn struct {
+	*io.PipeReader
+	w *io.PipeWriter
+}
+
+func (*deafConn) Write([]byte) (int, error) { return 0, syscall.EPIPE }
+func (c *deafConn) Close() error            { return c.w.Close() }
+
+func TestACellThatADeadHostDidNotTakeWasNeverSent(t *testing.T) {
+	h := NewHost(&deaf{}, Identity{Incarnation: "inc-1", Detached: true})
+	t.Cleanup(func() { h.Close(t.Context()) })
+	if _, _, err := runFake(t.Context(), h); !errors.Is(err, ErrNeverSent) || !IsGone(err) {
+		t.Errorf("got %v, want ErrNeverSent of one that is gone", err)
+	}
+}
+
+// A tool call is answered while the cell waits for it, and is nothing that the sink has to know.
+func TestAToolCallIsAnsweredBeforeTheCellGoesOn(t *testing.T) {
+	fake := newFakeHost(t)
+	c := fake.cell("c", "before and after")
+	c.call = cell.Fields{"t": "tool", "cell": "c", "n": int64(3), "tool": "lookup", "args": []byte("{}")}
+	c.end <- cell.Fields{"outcome": "ok"}
+	h := fake.conn(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+
+	var out strings.Builder
+	var kinds []string
+	end, err := Kernel{"k", h}.Run(ctx, Submission{ID: "c"}, noTools{}, func(f cell.Frame) {
+		out.Write(f.Data)
+		if f.Msg != nil {
+			kinds = append(kinds, f.Msg.Text("t"))
+		}
+	})
+	if err != nil || end.Text("outcome") != "ok" || out.String() != "before and after" {
+		t.Fatalf("end %v, output %q, error %v", end, out.String(), err)
+	}
+	if diff := cmp.Diff([]string{"accepted"}, kinds); diff != "" {
+		t.Errorf("messages in the sink (-want +got):\n%s", diff)
+	}
+	if _, err := h.request(ctx, cell.Fields{"t": "state", "cell": "c"}); err != nil { // whatever was sent before has arrived now
+		t.Fatal(err)
+	}
+	fake.mu.Lock()
+	defer fake.mu.Unlock()
+	want := []cell.Fields{{"t": "tool_refused", "cell": "c", "n": int64(3), "reason": "no_tools"}}
+	if diff := cmp.Diff(want, fake.answers); diff != "" {
+		t.Errorf("answers (-want +got):\n%s", diff)
+	}
+}
+
+func TestAHostThatIsNotThereIsGone(t *testing.T) {
+	fake := newFakeHost(t)
+	h := fake.conn(t)
+	fake.kill()
+	if err := h.Reach(t.Context()); !IsGone(err) {
+		t.Errorf("Reach: got %v, want one that is gone", err)
+	}
+	_, _, err := runFake(t.Context(), h)
+	if !errors.Is(err, ErrNeverSent) || !IsGone(err) {
+		t.Errorf("Run: got %v, want ErrNeverSent of one that is gone", err)
+	}
+}
+
+// What a living host says is not there is no sign that the host is not.
+func TestEndingAKernelThatIsGone(t *testing.T) {
+	fake := newFakeHost(t)
+	h := fake.conn(t)
+	if err := (Kernel{"k", h}).End(t.Context()); !errors.Is(err, fs.ErrNotExist) || IsGone(err) {
+		t.Errorf("got %v, the host is gone: %v; want fs.ErrNotExist of one that is there", err, IsGone(err))
+	}
+}
+
+func TestAClosedConversationIsOver(t *testing.T) {
+	fake := newFakeHost(t)
+	h := fake.conn(t)
+	if err := h.Reach(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	h.Close(t.Context())
+	if err := h.Reach(t.Context()); !IsGone(err) {
+		t.Errorf("got %v, want one that is gone", err)
 	}
 }

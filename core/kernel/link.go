@@ -1,171 +1,116 @@
-package core
+package kernel
 
 import (
 	"bufio"
-	"bytes"
 	"context"
-	"crypto/hmac"
-	"crypto/rand"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
 	"sync"
 	"time"
 
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/core/cell"
 )
 
-// frameVersion is the version of the kernel frames that this engine speaks.
-const frameVersion = 1
-
 const (
-	helloLimit    = 4 << 10
-	helloTimeout  = 10 * time.Second
 	beatEvery     = 10 * time.Second
 	vanishedAfter = 30 * time.Second
 	seenEvery     = 128 << 10
-	tokenSize     = 32
 )
 
 var (
 	errLinkClosed = errors.New("the connection to the kernel host was closed")
-	errWrongToken = errors.New("the kernel host does not know our token")
+	errEnded      = errors.New("the kernel host closed the connection")
 )
 
 // link is the engine's end of one connection to a kernel host. Its goroutines, the reader and the heartbeat, end with the connection;
 // close waits for both.
 type link struct {
 	conn    io.ReadWriteCloser
-	welcome fields
-	writeMu sync.Mutex // one frame at a time; never held together with mu
-	held    []byte     // frames that wait for the next one to be sent; under writeMu
+	refused func(code, message string) error // makes the error of a refused request
+	writeMu sync.Mutex                       // one frame at a time; never held together with mu
+	held    []byte                           // frames that wait for the next one to be sent; under writeMu
 	wg      sync.WaitGroup
 	done    chan struct{} // closed when the link is broken
 
-	mu      sync.Mutex
-	err     error
+	mu    sync.Mutex // only update takes it
+	state linkState
+}
+
+// linkState is what the goroutines of a link share.
+type linkState struct {
+	err     error // why the link is broken; nil while it is not
 	nextReq int64
 	nextCh  uint32
-	waiting map[int64]chan fields
+	waiting map[int64]chan cell.Fields
 	streams map[uint32]*cellStream
-	heard   time.Time
-	spoke   time.Time
+	heard   time.Time // the last frame of theirs
+	spoke   time.Time // the last frame of ours
 }
 
-// newLink authenticates over conn and starts the link. It owns conn, also when it fails.
-func newLink(ctx context.Context, conn io.ReadWriteCloser, token []byte, clientID string, remote bool) (*link, error) {
-	r := bufio.NewReaderSize(conn, 256<<10)
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	welcome, err := greet(conn, r, token, clientID, remote)
-	if !stop() && err == nil {
-		err = context.Cause(ctx)
-	}
-	if err != nil {
-		_ = conn.Close()
-		return nil, fmt.Errorf("hello to the kernel host: %w", err)
-	}
-	return startLink(conn, r, welcome), nil
+// update changes or reads the state. It is the only place that does; f must not block.
+func (l *link) update(f func(*linkState)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f(&l.state)
 }
 
-// startLink starts the link's goroutines on a connection that needs no hello any more.
-func startLink(conn io.ReadWriteCloser, r *bufio.Reader, welcome fields) *link {
+// newLink starts the link on a connection that is greeted already. It owns conn.
+func newLink(conn io.ReadWriteCloser, refused func(code, message string) error) *link {
 	l := &link{
-		conn: conn, welcome: welcome, done: make(chan struct{}),
-		waiting: map[int64]chan fields{}, streams: map[uint32]*cellStream{}, heard: time.Now(), spoke: time.Now(),
+		conn: conn, refused: refused, done: make(chan struct{}),
+		state: linkState{waiting: map[int64]chan cell.Fields{}, streams: map[uint32]*cellStream{}, heard: time.Now(), spoke: time.Now()},
 	}
-	l.wg.Go(func() { l.fail(l.read(r)) })
+	r := bufio.NewReaderSize(conn, 256<<10)
+	l.wg.Go(func() { l.fail(l.read(r)) }) // both end when the link fails, and close waits for them
 	l.wg.Go(l.beat)
 	return l
-}
-
-// greet is the hello of docs/protocol.md, section 2.1: the host proves itself first.
-func greet(w io.Writer, r *bufio.Reader, token []byte, clientID string, remote bool) (fields, error) {
-	nonce := make([]byte, tokenSize)
-	_, _ = rand.Read(nonce) // never fails
-	if _, err := w.Write(encodeMessage(fields{"t": "hello", "v": []any{frameVersion}, "nonce": nonce})); err != nil {
-		return nil, err
-	}
-	hello, err := readMessage(r, "hello")
-	if err != nil {
-		return nil, err
-	}
-	theirs := hello.bin("nonce")
-	if len(theirs) != tokenSize || !hmac.Equal(hello.bin("proof"), prove(token, "hermes host v1", nonce, theirs)) {
-		return nil, errWrongToken
-	}
-	proof := prove(token, "hermes client v1", theirs, nonce)
-	if _, err := w.Write(encodeMessage(fields{"t": "proof", "proof": proof, "client": clientID, "remote": remote})); err != nil {
-		return nil, err
-	}
-	return readMessage(r, "welcome")
-}
-
-func prove(token []byte, label string, nonces ...[]byte) []byte {
-	mac := hmac.New(sha256.New, token)
-	mac.Write([]byte(label))
-	mac.Write(bytes.Join(nonces, nil))
-	return mac.Sum(nil)
-}
-
-func readMessage(r *bufio.Reader, kind string) (fields, error) {
-	f, err := readFrame(r, helloLimit)
-	switch {
-	case err != nil:
-		return nil, noEOF(err)
-	case f.msg.str("t") == "error" && f.msg.str("code") == "version":
-		return nil, fmt.Errorf("it speaks frame versions %v, this program speaks %d: use the version of hermes that started it, or end it with that version's `hermes kernels prune`", f.msg.list("v"), frameVersion)
-	case f.msg.str("t") == "error":
-		return nil, fmt.Errorf("it answered %s: %s", f.msg.str("code"), f.msg.str("msg"))
-	case f.msg.str("t") != kind:
-		return nil, fmt.Errorf("%w: %q where %q was expected", errMalformed, f.msg.str("t"), kind)
-	}
-	return f.msg, nil
 }
 
 // read dispatches frames until the connection breaks.
 func (l *link) read(r *bufio.Reader) error {
 	for {
-		f, err := readFrame(r, maxFrame)
-		if err != nil {
-			return noEOF(err)
+		f, err := cell.ReadFrame(r, cell.MaxFrame)
+		if errors.Is(err, io.EOF) {
+			return errEnded
 		}
-		l.mu.Lock()
-		l.heard = time.Now()
-		l.mu.Unlock()
-		if f.msg == nil {
-			l.stream(f.channel).push(f)
+		if err != nil {
+			return err
+		}
+		l.update(func(s *linkState) { s.heard = time.Now() })
+		if f.Msg == nil {
+			l.stream(f.Channel).push(f)
 			continue
 		}
 		l.dispatch(f)
 	}
 }
 
-func (l *link) dispatch(f frame) {
-	switch kind := f.msg.str("t"); {
+func (l *link) dispatch(f cell.Frame) {
+	switch kind := f.Msg.Text("t"); {
 	case kind == "ping":
-		_ = l.send(fields{"t": "pong", "req": f.msg.int("req")})
-	case f.msg.has("req"):
-		l.answer(f.msg)
-	case f.msg.has("ch"):
-		l.stream(uint32(f.msg.int("ch"))).push(f)
+		_ = l.send(cell.Fields{"t": "pong", "req": f.Msg.Int("req")})
+	case f.Msg.Has("req"):
+		l.answer(f.Msg)
+	case f.Msg.Has("ch"):
+		l.stream(uint32(f.Msg.Int("ch"))).push(f)
 	}
 }
 
-func (l *link) answer(msg fields) {
-	l.mu.Lock()
-	ch := l.waiting[msg.int("req")]
-	delete(l.waiting, msg.int("req"))
-	l.mu.Unlock()
+func (l *link) answer(msg cell.Fields) {
+	var ch chan cell.Fields
+	l.update(func(s *linkState) {
+		ch = s.waiting[msg.Int("req")]
+		delete(s.waiting, msg.Int("req"))
+	})
 	if ch != nil {
 		ch <- msg // has room for its one answer
 	}
 }
 
-func (l *link) stream(ch uint32) *cellStream {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.streams[ch]
+func (l *link) stream(ch uint32) (found *cellStream) {
+	l.update(func(s *linkState) { found = s.streams[ch] })
+	return found
 }
 
 // beat speaks after a silence of our own, and ends the link after one of theirs.
@@ -178,16 +123,15 @@ func (l *link) beat() {
 			return
 		case <-timer.C:
 		}
-		l.mu.Lock()
-		heard, spoke := time.Since(l.heard), time.Since(l.spoke)
-		l.mu.Unlock()
+		var heard, spoke time.Duration
+		l.update(func(s *linkState) { heard, spoke = time.Since(s.heard), time.Since(s.spoke) })
 		if heard > vanishedAfter {
 			l.fail(fmt.Errorf("the kernel host was silent for %s", heard.Round(time.Second)))
 			return
 		}
 		quiet := max(heard, spoke)
 		if quiet >= beatEvery {
-			_ = l.send(fields{"t": "ping"})
+			_ = l.send(cell.Fields{"t": "ping"})
 			quiet = heard // one ping is enough until an answer is overdue
 			if quiet >= beatEvery {
 				quiet = 0
@@ -199,16 +143,17 @@ func (l *link) beat() {
 
 // fail breaks the link; only the first reason counts.
 func (l *link) fail(err error) {
-	l.mu.Lock()
-	if l.err != nil {
-		l.mu.Unlock()
+	first, streams := false, map[uint32]*cellStream(nil)
+	l.update(func(s *linkState) {
+		if first = s.err == nil; first {
+			s.err = err
+			streams, s.streams = s.streams, map[uint32]*cellStream{}
+		}
+	})
+	if !first {
 		return
 	}
-	l.err = err
 	close(l.done)
-	streams := l.streams
-	l.streams = map[uint32]*cellStream{}
-	l.mu.Unlock()
 	for _, s := range streams {
 		s.fail(err)
 	}
@@ -216,15 +161,14 @@ func (l *link) fail(err error) {
 }
 
 // broken returns why the link is broken, or nil.
-func (l *link) broken() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.err
+func (l *link) broken() (why error) {
+	l.update(func(s *linkState) { why = s.err })
+	return why
 }
 
 // waitEnd waits until a host that was told to end has closed the connection, which it does when its directory is gone.
 func (l *link) waitEnd(ctx context.Context) {
-	if _, calls := l.conn.(*callConn); calls {
+	if _, commands := l.conn.(interface{ Ephemeral() }); commands {
 		return // each command ends by itself, whether the host is there or not
 	}
 	select {
@@ -239,10 +183,10 @@ func (l *link) close() {
 }
 
 // sendLater sends msg together with the next message: it spares the host a wake-up.
-func (l *link) sendLater(msg fields) {
+func (l *link) sendLater(msg cell.Fields) {
 	l.writeMu.Lock()
 	defer l.writeMu.Unlock()
-	l.held = append(l.held, encodeMessage(msg)...)
+	l.held = append(l.held, cell.EncodeMessage(msg)...)
 }
 
 // flush sends what sendLater holds.
@@ -255,31 +199,36 @@ func (l *link) flush() {
 	}
 }
 
-func (l *link) send(msg fields) error {
+func (l *link) send(msg cell.Fields) error {
+	_, err := l.trySend(msg)
+	return err
+}
+
+// trySend is send that also says whether the host may have got any of it: a connection to a host that has died takes nothing.
+func (l *link) trySend(msg cell.Fields) (mayHave bool, err error) {
 	l.writeMu.Lock()
 	stop := time.AfterFunc(vanishedAfter, func() { _ = l.conn.Close() }) // should the host not read
-	_, err := l.conn.Write(append(l.held, encodeMessage(msg)...))
+	n, err := l.conn.Write(append(l.held, cell.EncodeMessage(msg)...))
 	stop.Stop()
 	l.held = l.held[:0]
 	l.writeMu.Unlock()
 	if err != nil {
 		l.fail(err)
-		return l.broken()
+		return n > 0, l.broken()
 	}
-	l.mu.Lock()
-	l.spoke = time.Now()
-	l.mu.Unlock()
-	return nil
+	l.update(func(s *linkState) { s.spoke = time.Now() })
+	return true, nil
 }
 
-// request sends msg and waits for its answer. An answer of kind error becomes a *plugin.Error.
-func (l *link) request(ctx context.Context, msg fields) (fields, error) {
-	ch := make(chan fields, 1)
-	l.mu.Lock()
-	l.nextReq++
-	req := l.nextReq
-	l.waiting[req] = ch
-	l.mu.Unlock()
+// request sends msg and waits for its answer. An answer of kind error becomes an error.
+func (l *link) request(ctx context.Context, msg cell.Fields) (cell.Fields, error) {
+	ch := make(chan cell.Fields, 1)
+	var req int64
+	l.update(func(s *linkState) {
+		s.nextReq++
+		req = s.nextReq
+		s.waiting[req] = ch
+	})
 	defer l.forget(req)
 
 	msg["req"] = req
@@ -288,7 +237,7 @@ func (l *link) request(ctx context.Context, msg fields) (fields, error) {
 	}
 	select {
 	case answer := <-ch:
-		return answer, hostError(answer)
+		return answer, l.refusal(answer)
 	case <-l.done:
 		return nil, l.broken()
 	case <-ctx.Done():
@@ -297,34 +246,39 @@ func (l *link) request(ctx context.Context, msg fields) (fields, error) {
 }
 
 func (l *link) forget(req int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.waiting, req)
+	l.update(func(s *linkState) { delete(s.waiting, req) })
 }
 
-// hostError turns an error answer into an error that callers can act on.
-func hostError(msg fields) error {
-	if msg.str("t") != "error" {
+// refusal is the error of an answer that refuses; nil for any other.
+func (l *link) refusal(answer cell.Fields) error {
+	if answer.Text("t") != "error" {
 		return nil
 	}
-	code := plugin.Code(msg.str("code"))
-	if code == "" {
-		code = plugin.CodeInternal
-	}
-	return &plugin.Error{Code: code, Delivery: plugin.NotStarted, Message: "kernel host: " + msg.str("msg")}
+	return &refusalError{l.refused(answer.Text("code"), answer.Text("msg"))}
+}
+
+// refusalError tells what a living host refused from what kept us from asking it.
+type refusalError struct{ error }
+
+// Unwrap returns what the Process made of the refusal.
+func (e *refusalError) Unwrap() error { return e.error }
+
+func refused(err error) bool {
+	_, ok := errors.AsType[*refusalError](err)
+	return ok
 }
 
 // follow opens a channel for one cell. The caller must end it with drop.
-func (l *link) follow() (*cellStream, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.err != nil {
-		return nil, l.err
-	}
-	l.nextCh++
-	s := &cellStream{ch: l.nextCh, link: l, wake: make(chan struct{}, 1)}
-	l.streams[s.ch] = s
-	return s, nil
+func (l *link) follow() (stream *cellStream, err error) {
+	l.update(func(s *linkState) {
+		if err = s.err; err != nil {
+			return
+		}
+		s.nextCh++
+		stream = &cellStream{ch: s.nextCh, link: l, wake: make(chan struct{}, 1)}
+		s.streams[stream.ch] = stream
+	})
+	return stream, err
 }
 
 // cellStream queues what arrives for one cell until the goroutine that runs it takes it. The host sends at most 1 MiB
@@ -335,17 +289,17 @@ type cellStream struct {
 	wake chan struct{} // a token: there is something to take
 
 	mu    sync.Mutex
-	queue []frame
+	queue []cell.Frame
 	err   error
 
 	// Only the taking goroutine uses these.
-	taken []frame
+	taken []cell.Frame
 	out   int64 // the offsets up to which output was taken
 	errs  int64
 	told  int64
 }
 
-func (s *cellStream) push(f frame) {
+func (s *cellStream) push(f cell.Frame) {
 	if s == nil {
 		return
 	}
@@ -370,7 +324,7 @@ func (s *cellStream) signal() {
 }
 
 // next returns the next frame, or why there will be none. Frames that arrived before the link broke come first.
-func (s *cellStream) next(ctx context.Context) (frame, error) {
+func (s *cellStream) next(ctx context.Context) (cell.Frame, error) {
 	for {
 		if len(s.taken) > 0 {
 			f := s.taken[0]
@@ -386,37 +340,35 @@ func (s *cellStream) next(ctx context.Context) (frame, error) {
 			continue
 		}
 		if err != nil {
-			return frame{}, err
+			return cell.Frame{}, err
 		}
 		select {
 		case <-s.wake:
 		case <-ctx.Done():
-			return frame{}, context.Cause(ctx)
+			return cell.Frame{}, context.Cause(ctx)
 		}
 	}
 }
 
 // saw tells the host now and then how far we are, so that it goes on sending.
-func (s *cellStream) saw(f frame) {
+func (s *cellStream) saw(f cell.Frame) {
 	switch {
-	case f.msg == nil && f.stream == streamOut:
-		s.out = f.offset + int64(len(f.data))
-	case f.msg == nil:
-		s.errs = f.offset + int64(len(f.data))
-	case f.msg.str("t") == "gap" && f.msg.int("stream") == streamOut:
-		s.out = f.msg.int("to")
-	case f.msg.str("t") == "gap":
-		s.errs = f.msg.int("to")
+	case f.Msg == nil && f.Stream == cell.StreamOut:
+		s.out = f.Offset + int64(len(f.Data))
+	case f.Msg == nil:
+		s.errs = f.Offset + int64(len(f.Data))
+	case f.Msg.Text("t") == "gap" && f.Msg.Int("stream") == cell.StreamOut:
+		s.out = f.Msg.Int("to")
+	case f.Msg.Text("t") == "gap":
+		s.errs = f.Msg.Int("to")
 	}
 	if s.out+s.errs-s.told >= seenEvery {
 		s.told = s.out + s.errs
-		_ = s.link.send(fields{"t": "seen", "ch": s.ch, "out": s.out, "err": s.errs})
+		_ = s.link.send(cell.Fields{"t": "seen", "ch": s.ch, "out": s.out, "err": s.errs})
 	}
 }
 
 // drop ends the channel; what still arrives for it is thrown away.
 func (s *cellStream) drop() {
-	s.link.mu.Lock()
-	defer s.link.mu.Unlock()
-	delete(s.link.streams, s.ch)
+	s.link.update(func(state *linkState) { delete(state.streams, s.ch) })
 }

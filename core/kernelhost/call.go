@@ -1,4 +1,4 @@
-package core
+package kernelhost
 
 import (
 	"bufio"
@@ -9,30 +9,58 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"strings"
+	"net"
 	"sync"
 
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/core/cell"
+	"github.com/hermes-framework/hermes/core/lockdown"
 )
 
 // attachCalls attaches by commands that each carry a few frames there and back: for backends whose commands cannot be talked to while they run.
-func attachCalls(ctx context.Context, p *place, info hostInfo, token []byte) (*link, error) {
-	c := newCallConn(ctx, p, info, token)
-	welcome := fields{"t": "welcome", "inc": info.Incarnation, "hostname": info.Hostname}
-	l := startLink(c, bufio.NewReaderSize(c, 64<<10), welcome)
-	if _, err := l.request(ctx, fields{"t": "ping"}); err != nil {
-		l.close()
-		return nil, err
+func (h *Host) attachCalls(ctx context.Context) (io.ReadWriteCloser, string, error) {
+	conn := newCallConn(ctx, h.Place, h.Info, h.Token)
+	incarnation, err := firstCall(ctx, conn)
+	if err != nil {
+		_ = conn.Close()
+		return nil, "", err
 	}
-	return l, nil
+	return conn, incarnation, nil
+}
+
+// firstRequest is a request number that no client of the connection comes to.
+const firstRequest = 1 << 52
+
+// firstCall sees that the host is there, by a ping: the command brings the host's welcome back, then the answer.
+func firstCall(ctx context.Context, conn *callConn) (incarnation string, err error) {
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer func() {
+		if !stop() {
+			err = context.Cause(ctx)
+		}
+	}()
+	if _, err := conn.Write(cell.EncodeMessage(cell.Fields{"t": "ping", "req": int64(firstRequest)})); err != nil {
+		return "", err
+	}
+	for {
+		f, err := cell.ReadFrame(conn, cell.MaxFrame)
+		if err != nil {
+			return "", err
+		}
+		if f.Msg.Text("t") == "welcome" {
+			incarnation = f.Msg.Text("inc")
+		}
+		if f.Msg.Int("req") == firstRequest {
+			return incarnation, nil
+		}
+	}
 }
 
 // callConn looks like a connection to the kernel host. Each frame written to it starts one command, which brings back the frames that answer it;
 // a cell that outlasts its command is followed by the next one from where the last one was.
 type callConn struct {
-	p      *place
+	p      *Place
 	python string
-	config fields
+	config cell.Fields
 	ctx    context.Context // of the commands, ended by Close; the connection is what owns them
 	cancel context.CancelFunc
 	r      *io.PipeReader
@@ -50,12 +78,12 @@ type calledCell struct {
 	ended    bool
 }
 
-func newCallConn(ctx context.Context, p *place, info hostInfo, token []byte) *callConn {
+func newCallConn(ctx context.Context, p *Place, info Info, token []byte) *callConn {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	r, w := io.Pipe()
 	return &callConn{
 		p: p, python: info.Executable, ctx: ctx, cancel: cancel, r: r, w: w, cells: map[uint32]*calledCell{},
-		config: fields{"sock": info.Socket, "token": token, "poll": pollTimeout.Seconds()},
+		config: cell.Fields{"sock": info.Socket, "token": token, "poll": pollTimeout.Seconds()},
 	}
 }
 
@@ -67,26 +95,26 @@ func (c *callConn) Write(b []byte) (int, error) {
 	for n := binary.BigEndian.Uint32(last); int(n)+4 < len(last); n = binary.BigEndian.Uint32(last) {
 		last = last[4+n:]
 	}
-	f, err := decodeFrame(last[4:])
+	f, err := cell.DecodeFrame(last[4:])
 	if err != nil {
 		return 0, err
 	}
-	kind := f.msg.str("t")
+	kind := f.Msg.Text("t")
 	if kind == "seen" || kind == "pong" || kind == "ack" {
 		return len(b), nil // nobody is connected between two commands
 	}
-	if kind == "ping" && !f.msg.has("req") {
-		_, err := c.w.Write(encodeMessage(fields{"t": "pong"})) // the next command will tell whether the host is there
+	if kind == "ping" && !f.Msg.Has("req") {
+		_, err := c.w.Write(cell.EncodeMessage(cell.Fields{"t": "pong"})) // the next command will tell whether the host is there
 		return len(b), err
 	}
 	if kind == "submit" || kind == "follow" {
 		c.mu.Lock()
-		c.cells[uint32(f.msg.int("ch"))] = &calledCell{id: f.msg.str("cell"), out: f.msg.int("out"), err: f.msg.int("err")}
+		c.cells[uint32(f.Msg.Int("ch"))] = &calledCell{id: f.Msg.Text("cell"), out: f.Msg.Int("out"), err: f.Msg.Int("err")}
 		c.mu.Unlock()
 	}
 	frames := bytes.Clone(b)
-	c.wg.Go(func() {
-		if err := c.exchange(frames, uint32(f.msg.int("ch"))); err != nil {
+	c.wg.Go(func() { // ends with the command; Close waits for it
+		if err := c.exchange(frames, uint32(f.Msg.Int("ch"))); err != nil {
 			_ = c.w.CloseWithError(err)
 		}
 	})
@@ -100,30 +128,30 @@ func (c *callConn) exchange(frames []byte, ch uint32) error {
 			return err
 		}
 		c.mu.Lock()
-		cell := c.cells[ch]
-		if cell == nil || cell.ended {
+		called := c.cells[ch]
+		if called == nil || called.ended {
 			delete(c.cells, ch)
 			c.mu.Unlock()
 			return nil
 		}
-		frames = encodeMessage(fields{"t": "follow", "cell": cell.id, "ch": ch, "out": cell.out, "err": cell.err})
+		frames = cell.EncodeMessage(cell.Fields{"t": "follow", "cell": called.id, "ch": ch, "out": called.out, "err": called.err})
 		c.mu.Unlock()
 	}
 }
 
 // call runs one command.
 func (c *callConn) call(frames []byte) error {
-	config := fields{"frames": frames}
+	config := cell.Fields{"frames": frames}
 	maps.Copy(config, c.config)
 	var stderr tailBuffer
 	out, in := io.Pipe()
 	var relayErr error
 	var wg sync.WaitGroup
-	wg.Go(func() {
+	wg.Go(func() { // ends with the command, whose output it reads
 		relayErr = c.deliver(bufio.NewReaderSize(out, 64<<10))
 		_ = out.CloseWithError(relayErr)
 	})
-	status, err := c.p.env.Exec(c.ctx, command(c.python, "call"), plugin.IO{Stdin: bytes.NewReader(payload(config, hostSource)), Stdout: in, Stderr: &stderr})
+	status, err := c.p.exec(c.ctx, loaderLaunch(c.python, "call", config, hostSource), nil, in, &stderr)
 	_ = in.Close()
 	wg.Wait()
 	switch {
@@ -132,7 +160,7 @@ func (c *callConn) call(frames []byte) error {
 	case relayErr != nil && status.Code == 1: // it said why
 		return relayErr
 	case status.Code != 0:
-		return fmt.Errorf("call the kernel host: %s%s", describeStatus(status), quoteOutput(stderr.String()))
+		return fmt.Errorf("call the kernel host: %s%s", status, quoteOutput(stderr.String()))
 	}
 	return relayErr
 }
@@ -144,15 +172,15 @@ func (c *callConn) deliver(r *bufio.Reader) error {
 		if line == "hermes-call\n" {
 			break
 		}
-		if hexed, ok := strings.CutPrefix(strings.TrimSpace(line), "hermes-error "); ok {
-			return c.p.explainError("call the kernel host", hexed)
+		if answer, ok, _ := lockdown.ParseAnswer(line); ok && answer.Kind == lockdown.Failed {
+			return c.p.explainError("call the kernel host", answer.Payload)
 		}
 		if err != nil {
-			return fmt.Errorf("call the kernel host: it ended without an answer: %w", noEOF(err))
+			return errors.New("call the kernel host: it ended without an answer")
 		}
 	}
 	for {
-		f, err := readFrame(r, maxFrame)
+		f, err := cell.ReadFrame(r, cell.MaxFrame)
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
@@ -165,55 +193,45 @@ func (c *callConn) deliver(r *bufio.Reader) error {
 	}
 }
 
-func (c *callConn) pass(f frame) error {
+func (c *callConn) pass(f cell.Frame) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	raw := encodeFrame(f)
-	ch := f.channel
-	if f.msg != nil {
-		ch = uint32(f.msg.int("ch"))
+	raw := cell.EncodeFrame(f)
+	ch := f.Channel
+	if f.Msg != nil {
+		ch = uint32(f.Msg.Int("ch"))
 	}
-	if cell := c.cells[ch]; cell != nil {
-		cell.count(f)
+	if called := c.cells[ch]; called != nil {
+		called.count(f)
 	}
 	_, err := c.w.Write(raw)
 	return err
 }
 
-func (cell *calledCell) count(f frame) {
-	end := f.offset + int64(len(f.data))
+func (c *calledCell) count(f cell.Frame) {
+	end := f.Offset + int64(len(f.Data))
 	switch {
-	case f.msg == nil && f.stream == streamOut:
-		cell.out = end
-	case f.msg == nil:
-		cell.err = end
-	case f.msg.str("t") == "gap" && f.msg.int("stream") == streamOut:
-		cell.out = f.msg.int("to")
-	case f.msg.str("t") == "gap":
-		cell.err = f.msg.int("to")
-	case f.msg.str("t") == "end":
-		cell.ended = true
+	case f.Msg == nil && f.Stream == cell.StreamOut:
+		c.out = end
+	case f.Msg == nil:
+		c.err = end
+	case f.Msg.Text("t") == "gap" && f.Msg.Int("stream") == cell.StreamOut:
+		c.out = f.Msg.Int("to")
+	case f.Msg.Text("t") == "gap":
+		c.err = f.Msg.Int("to")
+	case f.Msg.Text("t") == "end":
+		c.ended = true
 	}
 }
 
-// encodeFrame is the inverse of readFrame.
-func encodeFrame(f frame) []byte {
-	if f.msg != nil {
-		return encodeMessage(f.msg)
-	}
-	b := binary.BigEndian.AppendUint32(nil, uint32(1+outputHead+len(f.data)))
-	b = append(b, frameOutput)
-	b = binary.BigEndian.AppendUint32(b, f.channel)
-	b = append(b, f.stream)
-	b = binary.BigEndian.AppendUint64(b, uint64(f.offset))
-	return append(b, f.data...)
-}
+// Ephemeral says that the connection is there only while a command is.
+func (c *callConn) Ephemeral() {}
 
 // Close ends every command and waits for it.
 func (c *callConn) Close() error {
 	c.cancel()
-	_ = c.w.CloseWithError(errLinkClosed)
-	_ = c.r.CloseWithError(errLinkClosed)
+	_ = c.w.CloseWithError(net.ErrClosed)
+	_ = c.r.CloseWithError(net.ErrClosed)
 	c.wg.Wait()
 	return nil
 }

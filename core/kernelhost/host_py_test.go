@@ -1,22 +1,19 @@
-package core
+package kernelhost
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"encoding/hex"
-	"encoding/json"
 	"os"
 	"os/exec"
 	"os/user"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/hermes-framework/hermes/core/cell"
+	"github.com/hermes-framework/hermes/internal/mustrun"
 )
 
 // userHome is the user's directory, whatever the tests' HOME is.
@@ -49,12 +46,12 @@ func pythons(t *testing.T) []string {
 		}
 	}
 	if len(usable) == 0 {
-		t.Skip("python: no complete Python 3.8 or newer is installed")
+		mustrun.Skip(t, "python", "no complete Python 3.8 or newer is installed")
 	}
 	return usable
 }
 
-// The whole suite of core/hosttest runs with the Python on PATH, its most telling parts with every other one.
+// The whole suite of hosttest runs with the Python on PATH, its most telling parts with every other one.
 func TestKernelHost(t *testing.T) {
 	brief := []string{
 		"test_cells.PythonCells.test_values", "test_cells.PythonCells.test_errors", "test_cells.PythonCells.test_await", "test_cells.PythonCells.test_exits",
@@ -113,8 +110,8 @@ func TestKernelHostNamesAnOldPython(t *testing.T) {
 			t.Errorf("%s answers %q, %v", python, out, err)
 			continue
 		}
-		answer, err := decodeFields(raw)
-		if err != nil || answer.str("code") != "incompatible" || !strings.Contains(answer.str("msg"), "need 3.8") {
+		answer, err := cell.DecodeFields(raw)
+		if err != nil || answer.Text("code") != "incompatible" || !strings.Contains(answer.Text("msg"), "need 3.8") {
 			t.Errorf("%s answers %v, %v", python, answer, err)
 		}
 	}
@@ -127,7 +124,7 @@ func TestKernelHostSource(t *testing.T) {
 		t.Errorf("not the syntax of Python 3.8: %v\n%s", err, out)
 	}
 	if _, err := exec.LookPath("pyflakes3"); err != nil {
-		t.Skip("pyflakes3: not installed")
+		mustrun.Skip(t, "pyflakes3", "not installed")
 	}
 	files, err := filepath.Glob("hosttest/*.py")
 	if err != nil {
@@ -135,115 +132,5 @@ func TestKernelHostSource(t *testing.T) {
 	}
 	if out, err := exec.CommandContext(t.Context(), "pyflakes3", append(files, "host.py", "loader.py")...).CombinedOutput(); err != nil {
 		t.Errorf("pyflakes3: %v\n%s", err, out)
-	}
-}
-
-// vector is a frame that both codecs read; hosttest/test_link.py is the other reader.
-type vector struct {
-	Name     string                     `json:"name"`
-	Frame    string                     `json:"frame"`
-	Shortest bool                       `json:"shortest"`
-	Value    map[string]json.RawMessage `json:"value"`
-}
-
-func loadVectors(t *testing.T, name string) []vector {
-	t.Helper()
-	data, err := os.ReadFile(filepath.Join("testdata", "frames", name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var vectors []vector
-	if err := json.Unmarshal(data, &vectors); err != nil {
-		t.Fatal(err)
-	}
-	return vectors
-}
-
-func (v vector) read(t *testing.T) (frame, []byte, error) {
-	t.Helper()
-	data, err := hex.DecodeString(v.Frame)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := readFrame(bufio.NewReader(bytes.NewReader(data)), maxFrame)
-	return f, data, err
-}
-
-// vectorValue turns the tagged form of the vectors into what the codec decodes.
-func vectorValue(t *testing.T, tagged map[string]json.RawMessage) any {
-	t.Helper()
-	for kind, raw := range tagged {
-		switch kind {
-		case "nil":
-			return nil
-		case "bool":
-			return into[bool](t, raw)
-		case "str":
-			return into[string](t, raw)
-		case "int":
-			return must(t)(strconv.ParseInt(into[string](t, raw), 10, 64))
-		case "float":
-			return must(t)(strconv.ParseFloat(into[string](t, raw), 64))
-		case "bin":
-			return must(t)(hex.DecodeString(into[string](t, raw)))
-		case "array":
-			items := []any{}
-			for _, item := range into[[]map[string]json.RawMessage](t, raw) {
-				items = append(items, vectorValue(t, item))
-			}
-			return items
-		case "map":
-			found := fields{}
-			for _, pair := range into[[][2]json.RawMessage](t, raw) {
-				found[into[string](t, pair[0])] = vectorValue(t, into[map[string]json.RawMessage](t, pair[1]))
-			}
-			return found
-		}
-	}
-	t.Fatalf("a value of no known kind: %v", tagged)
-	return nil
-}
-
-func into[T any](t *testing.T, raw json.RawMessage) T {
-	t.Helper()
-	var value T
-	if err := json.Unmarshal(raw, &value); err != nil {
-		t.Fatal(err)
-	}
-	return value
-}
-
-func must(t *testing.T) func(value any, err error) any {
-	return func(value any, err error) any {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return value
-	}
-}
-
-func TestFrameVectors(t *testing.T) {
-	for _, v := range loadVectors(t, "valid.json") {
-		f, data, err := v.read(t)
-		if err != nil {
-			t.Errorf("%s: %v", v.Name, err)
-			continue
-		}
-		got := f.msg
-		if got == nil {
-			got = fields{"t": "O", "ch": int64(f.channel), "stream": int64(f.stream), "offset": f.offset, "data": f.data}
-		}
-		if diff := cmp.Diff(vectorValue(t, v.Value), any(got)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", v.Name, diff)
-		}
-		if v.Shortest && !bytes.Equal(encodeMessage(got), data) {
-			t.Errorf("%s encodes as %x, want %x", v.Name, encodeMessage(got), data)
-		}
-	}
-	for _, v := range loadVectors(t, "invalid.json") {
-		if f, _, err := v.read(t); err == nil {
-			t.Errorf("%s is read as %+v", v.Name, f)
-		}
 	}
 }

@@ -1,22 +1,22 @@
-package core
+// Package kernelhost brings kernel hosts up in environments.
+package kernelhost
 
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	_ "embed" // the kernel host is shipped inside the engine
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/core/cell"
+	"github.com/hermes-framework/hermes/core/lockdown"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
 //go:embed host.py
@@ -37,63 +37,65 @@ const (
 	pollTimeout   = 20 * time.Second
 	lingerLocal   = 10 * time.Second
 	lingerRemote  = 5 * time.Minute
-	idleDetached  = 30 * time.Minute
+
+	// IdleDetached is how long a kernel of a named session may be idle where nobody says otherwise.
+	IdleDetached = 30 * time.Minute
 )
 
-// place is what the kernel host needs of an environment.
-type place struct {
-	name          string // for messages
-	env           plugin.Environment
-	caps          []plugin.Capability
-	remote        bool
-	throughPlugin bool
-	interpreter   string
-	clientID      string
-	idle          time.Duration // after which a named host ends a kernel that ran nothing
-	runtime       string        // the engine's directory, if it is on the same machine: the host removes it should the engine have died
+// Place is an environment, as a kernel host needs it. It must not be changed while it is used.
+type Place struct {
+	Name          string // for messages
+	Env           sdk.Environment
+	Caps          []sdk.Capability // of Env's backend
+	Remote        bool             // on another machine: a host there lingers longer
+	ThroughPlugin bool             // every byte goes through the plugin, also where it names an address to dial
+	Interpreter   string           // a name on the environment's PATH or a path
+	ClientID      string           // tells the engines that a host serves apart
+	Idle          time.Duration    // after which a named host ends a kernel that ran nothing
+	EngineDir     string           // the engine's directory, if it is on the same machine: the host removes it should the engine have died
 }
 
-// label is the environment's name as messages have it before a colon.
-func (p *place) label() string { return label(p.name) }
+// Label is the environment's name as messages have it before a colon.
+func (p *Place) Label() string { return strings.TrimSuffix(p.Name, ":") }
 
-// label makes "local: …" of the target "local:".
-func label(environment string) string { return strings.TrimSuffix(environment, ":") }
+// Can says whether the backend announces the capability.
+func (p *Place) Can(c sdk.Capability) bool { return slices.Contains(p.Caps, c) }
 
-func (p *place) can(c plugin.Capability) bool { return slices.Contains(p.caps, c) }
-
-// hostInfo is what a kernel host says of itself when it is ready; a named host's is kept in its record.
-type hostInfo struct {
-	Incarnation string   `json:"incarnation"`
-	Boot        string   `json:"boot"`
+// Info is what a kernel host says of itself when it is ready; a named host's is kept in its record.
+type Info struct {
+	Incarnation string   `json:"incarnation"` // random, of this life
+	Boot        string   `json:"boot"`        // of its machine
 	PID         int      `json:"pid"`
-	Dir         string   `json:"dir"`
-	Socket      string   `json:"socket"`
-	Executable  string   `json:"executable"`
-	Python      string   `json:"python"`
+	Dir         string   `json:"dir"`        // its own, 0700
+	Socket      string   `json:"socket"`     // in Dir
+	Executable  string   `json:"executable"` // the real interpreter
+	Python      string   `json:"python"`     // its version, "3.11.2"
 	Hostname    string   `json:"hostname"`
-	Existing    bool     `json:"-"`
-	Warnings    []string `json:"-"`
+	Existing    bool     `json:"-"` // a named host that was there before
+	Warnings    []string `json:"-"` // what it cannot do there, in sentences
 }
 
-func newToken() []byte {
-	token := make([]byte, tokenSize)
-	_, _ = rand.Read(token) // never fails
-	return token
+// Host is a kernel host that is up, and how to reach it: a kernel.Process. Its methods may be called concurrently.
+type Host struct {
+	Place *Place
+	Info  Info
+	Token []byte
 }
 
-// startHost brings a kernel host up in p and returns what it says of itself. A named host that is there already is returned as it is.
-func startHost(ctx context.Context, p *place, token []byte, named bool) (hostInfo, error) {
-	if !p.can(plugin.CapStdin) && !p.can(plugin.CapPrivate) {
-		return hostInfo{}, &plugin.Error{
-			Code: plugin.CodeUnsupported, Delivery: plugin.NotStarted,
-			Message: fmt.Sprintf("%s: its backend has no private way to pass a secret (capability stdin or private), so it can run commands but no kernels", p.label()),
+// Start brings a kernel host up in p, within a minute, and returns what it says of itself. A named host that is there already, with whatever token,
+// is returned as it is. Errors are *sdk.Error and say that nothing was started.
+func Start(ctx context.Context, p *Place, token []byte, named bool) (Info, error) {
+	if !p.Can(sdk.CapStdin) && !p.Can(sdk.CapPrivate) {
+		return Info{}, &sdk.Error{
+			Code: sdk.CodeUnsupported, Delivery: sdk.NotStarted,
+			Message: fmt.Sprintf("%s: its backend has no private way to pass a secret (capability stdin or private), so it can run commands but no kernels", p.Label()),
 		}
 	}
 	linger := lingerLocal
-	if p.remote {
+	if p.Remote {
 		linger = lingerRemote
 	}
-	config := fields{"token": token, "named": named, "linger": linger.Seconds(), "idle": p.idle.Seconds(), "engine": p.runtime, "remote": p.remote, "fresh": !named}
+	config := cell.Fields{"token": token, "named": named, "linger": linger.Seconds(), "idle": p.Idle.Seconds(), "engine": p.EngineDir, "remote": p.Remote, "fresh": !named}
 
 	outer := ctx
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
@@ -102,21 +104,24 @@ func startHost(ctx context.Context, p *place, token []byte, named bool) (hostInf
 	if err == nil && out.needSource {
 		out, err = p.launch(ctx, "start", config, hostSource)
 	}
+	if err == nil && (out.ready.Text("inc") == "" || out.ready.Text("sock") == "") {
+		err = p.malformed("its answer names no host")
+	}
 	if err != nil && ctx.Err() != nil && outer.Err() == nil {
-		return hostInfo{}, &plugin.Error{
-			Code: plugin.CodeUnavailable, Delivery: plugin.NotStarted, Cause: err,
-			Message: fmt.Sprintf("%s: start the kernel host: %s did not get it up within %s", p.label(), p.interpreter, startTimeout),
+		return Info{}, &sdk.Error{
+			Code: sdk.CodeUnavailable, Delivery: sdk.NotStarted, Cause: err,
+			Message: fmt.Sprintf("%s: start the kernel host: %s did not get it up within %s", p.Label(), p.Interpreter, startTimeout),
 			Hint:    "is that a Python 3.8 or later, and does it start? `hermes env check` shows what works there",
 		}
 	}
 	if err != nil {
-		return hostInfo{}, err
+		return Info{}, err
 	}
-	return hostInfo{
-		Incarnation: out.ready.str("inc"), Boot: out.ready.str("boot"), PID: int(out.ready.int("pid")),
-		Dir: out.ready.str("dir"), Socket: out.ready.str("sock"), Executable: out.ready.str("exe"),
-		Python: out.ready.str("python"), Hostname: out.ready.str("hostname"),
-		Existing: out.ready.flag("existing"), Warnings: texts(out.ready.list("warnings")),
+	return Info{
+		Incarnation: out.ready.Text("inc"), Boot: out.ready.Text("boot"), PID: int(out.ready.Int("pid")),
+		Dir: out.ready.Text("dir"), Socket: out.ready.Text("sock"), Executable: out.ready.Text("exe"),
+		Python: out.ready.Text("python"), Hostname: out.ready.Text("hostname"),
+		Existing: out.ready.Flag("existing"), Warnings: texts(out.ready.List("warnings")),
 	}, nil
 }
 
@@ -132,93 +137,96 @@ func texts(list []any) []string {
 
 // launched is the answer of one launch.
 type launched struct {
-	ready      fields
+	ready      cell.Fields
 	needSource bool
 }
 
 // launch runs the loader once and reads its answer.
-func (p *place) launch(ctx context.Context, mode string, config fields, source []byte) (launched, error) {
+func (p *Place) launch(ctx context.Context, mode string, config cell.Fields, source []byte) (launched, error) {
 	var stdout, stderr tailBuffer
-	status, err := p.env.Exec(ctx, command(p.interpreter, mode), plugin.IO{Stdin: bytes.NewReader(payload(config, source)), Stdout: &stdout, Stderr: &stderr})
+	status, err := p.exec(ctx, loaderLaunch(p.Interpreter, mode, config, source), nil, &stdout, &stderr)
 	if err != nil {
 		return launched{}, p.explainExec(err)
 	}
 	for line := range strings.Lines(stdout.String()) {
-		line = strings.TrimSpace(line)
-		if line == "hermes-need-source" {
+		answer, ok, err := lockdown.ParseAnswer(line)
+		switch {
+		case err != nil:
+			return launched{}, p.malformed("%w", err)
+		case !ok:
+			continue
+		case answer.Kind == lockdown.NeedSource:
 			return launched{needSource: true}, nil
+		case answer.Kind == lockdown.Failed:
+			return launched{}, p.explainError("start the kernel host", answer.Payload)
 		}
-		if hexed, ok := strings.CutPrefix(line, "hermes-ready "); ok {
-			ready, err := decodeHex(hexed)
-			return launched{ready: ready}, err
+		ready, err := cell.DecodeFields(answer.Payload)
+		if err != nil {
+			return launched{}, p.malformed("%w", err)
 		}
-		if hexed, ok := strings.CutPrefix(line, "hermes-error "); ok {
-			return launched{}, p.explainError("start the kernel host", hexed)
-		}
+		return launched{ready: ready}, nil
 	}
-	return launched{}, &plugin.Error{
-		Code: plugin.CodeInternal, Delivery: plugin.NotStarted,
-		Message: fmt.Sprintf("%s: start the kernel host: %s ended (%s) without an answer%s", p.label(), p.interpreter, describeStatus(status), quoteOutput(stdout.String()+stderr.String())),
+	return launched{}, &sdk.Error{
+		Code: sdk.CodeInternal, Delivery: sdk.NotStarted,
+		Message: fmt.Sprintf("%s: start the kernel host: %s ended (%s) without an answer%s", p.Label(), p.Interpreter, status, quoteOutput(stdout.String()+stderr.String())),
 		Hint:    "is that a Python 3.8 or later? `hermes env check` shows what works there",
 	}
 }
 
-func command(interpreter, mode string) plugin.Command {
-	return plugin.Command{
-		Argv:       []string{interpreter, "-c", hostLoader, "hermes-kernel-host", mode},
-		Env:        []string{"PYTHONDONTWRITEBYTECODE=1"},
-		InheritEnv: true,
-	}
+// loaderLaunch is the start of the kernel host's program; source is nil if it is believed to be there.
+func loaderLaunch(interpreter, mode string, config cell.Fields, source []byte) lockdown.Launch {
+	p := lockdown.Program{Name: "hermes-kernel-host", Loader: hostLoader, Sum: hostSum, Source: source}
+	return p.Launch(interpreter, mode, cell.AppendValue(nil, config))
 }
 
-// payload is the loader's stdin: the secret travels here and nowhere else.
-func payload(config fields, source []byte) []byte {
-	c := appendValue(nil, config)
-	head := fmt.Sprintf("hermes1 %s %d %d\n", hostSum, len(source), len(c))
-	return slices.Concat([]byte(head), source, c)
+// exec runs a launch to its end. What is read from more follows on its stdin.
+func (p *Place) exec(ctx context.Context, l lockdown.Launch, more io.Reader, stdout, stderr io.Writer) (sdk.ExitStatus, error) {
+	stdin := io.Reader(bytes.NewReader(l.Stdin))
+	if more != nil {
+		stdin = io.MultiReader(stdin, more)
+	}
+	return p.Env.Exec(ctx, sdk.Command{Argv: l.Argv, Env: l.Env, InheritEnv: true}, sdk.IO{Stdin: stdin, Stdout: stdout, Stderr: stderr})
 }
 
-func decodeHex(s string) (fields, error) {
-	raw, err := hex.DecodeString(s)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errMalformed, err)
+// malformed is the error of an answer that cannot be read.
+func (p *Place) malformed(format string, args ...any) error {
+	return sdk.Errorf(sdk.CodeInternal, sdk.NotStarted, "%s: start the kernel host: %w: %w", p.Label(), cell.ErrMalformed, fmt.Errorf(format, args...))
+}
+
+// codeOf is the code that a kernel host names; a host that names none is at fault.
+func codeOf(code string) sdk.Code {
+	if code == "" {
+		return sdk.CodeInternal
 	}
-	return decodeFields(raw)
+	return sdk.Code(code)
 }
 
 // explainError is what the far side said in an error line.
-func (p *place) explainError(step, hexed string) error {
-	msg, err := decodeHex(hexed)
+func (p *Place) explainError(step string, payload []byte) error {
+	msg, err := cell.DecodeFields(payload)
 	if err != nil {
-		return err
+		return p.malformed("%w", err)
 	}
-	return &plugin.Error{
-		Code: plugin.Code(msg.str("code")), Delivery: plugin.NotStarted,
-		Message: fmt.Sprintf("%s: %s: %s", p.label(), step, msg.str("msg")), Hint: msg.str("hint"),
+	return &sdk.Error{
+		Code: codeOf(msg.Text("code")), Delivery: sdk.NotStarted,
+		Message: fmt.Sprintf("%s: %s: %s", p.Label(), step, msg.Text("msg")), Hint: msg.Text("hint"),
 	}
 }
 
-func (p *place) explainExec(err error) error {
-	var pe *plugin.Error
-	if errors.As(err, &pe) && pe.Code == plugin.CodeNotFound {
-		return &plugin.Error{
-			Code: plugin.CodeNotFound, Delivery: plugin.NotStarted, Cause: err,
-			Message: fmt.Sprintf("%s: start the kernel host: there is no %s", p.label(), p.interpreter),
+func (p *Place) explainExec(err error) error {
+	var pe *sdk.Error
+	if errors.As(err, &pe) && pe.Code == sdk.CodeNotFound {
+		return &sdk.Error{
+			Code: sdk.CodeNotFound, Delivery: sdk.NotStarted, Cause: err,
+			Message: fmt.Sprintf("%s: start the kernel host: there is no %s", p.Label(), p.Interpreter),
 			Hint:    "install Python 3.8 or later there (Debian: apt-get install python3), or name one with `interpreter` in the configuration; `hermes exec` works without",
 		}
 	}
-	why := plugin.AsError(err, plugin.NotStarted)
-	return &plugin.Error{ // whatever became of the launcher, no cell was started
-		Code: why.Code, Delivery: plugin.NotStarted, Cause: err,
-		Message: fmt.Sprintf("%s: start the kernel host: %s", p.label(), why.Message), Hint: why.Hint,
+	why := sdk.AsError(err, sdk.NotStarted)
+	return &sdk.Error{ // whatever became of the launcher, no cell was started
+		Code: why.Code, Delivery: sdk.NotStarted, Cause: err,
+		Message: fmt.Sprintf("%s: start the kernel host: %s", p.Label(), why.Message), Hint: why.Hint,
 	}
-}
-
-func describeStatus(s plugin.ExitStatus) string {
-	if s.Signal != "" {
-		return "signal " + s.Signal
-	}
-	return fmt.Sprintf("status %d", s.Code)
 }
 
 // quoteOutput renders what the far side printed for an error message.
@@ -232,160 +240,4 @@ func quoteOutput(s string) string {
 		s = "… " + strings.ToValidUTF8(s[len(s)-most:], "")
 	}
 	return "; it printed: " + s
-}
-
-// attachHost connects to the kernel host that info describes, by the best way the backend has.
-func attachHost(ctx context.Context, p *place, info hostInfo, token []byte) (*link, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, attachTimeout, fmt.Errorf("no connection to the kernel host after %s", attachTimeout))
-	defer cancel()
-	var errs []error
-	for _, way := range p.ways() {
-		l, err := way(ctx, p, info, token)
-		if err == nil {
-			return l, nil
-		}
-		errs = append(errs, err)
-		if ctx.Err() != nil || errors.Is(err, errWrongToken) {
-			break
-		}
-	}
-	return nil, fmt.Errorf("%s: attach to the kernel host at %s: %w", p.label(), info.Socket, joined(errs))
-}
-
-// joined is errors.Join on one line.
-func joined(errs []error) error {
-	err := errs[0]
-	for _, more := range errs[1:] {
-		err = fmt.Errorf("%w; %w", err, more)
-	}
-	return err
-}
-
-type attachFunc func(context.Context, *place, hostInfo, []byte) (*link, error)
-
-func (p *place) ways() []attachFunc {
-	var ways []attachFunc
-	if p.can(plugin.CapSocket) {
-		ways = append(ways, attachSocket)
-	}
-	if p.can(plugin.CapStdin) && p.can(plugin.CapStream) {
-		return append(ways, attachRelay)
-	}
-	return append(ways, attachCalls)
-}
-
-func attachSocket(ctx context.Context, p *place, info hostInfo, token []byte) (*link, error) {
-	dialer, ok := p.env.(plugin.Dialer)
-	if !ok {
-		return nil, &plugin.Error{Code: plugin.CodeUnsupported, Message: "the backend announces socket and cannot dial"}
-	}
-	end, err := dialer.Dial(ctx, plugin.DialRequest{Path: info.Socket, Stream: p.throughPlugin})
-	if err != nil {
-		return nil, err
-	}
-	conn := end.Conn
-	if conn == nil {
-		var d net.Dialer
-		if conn, err = d.DialContext(ctx, "unix", end.Addr); err != nil {
-			return nil, err
-		}
-	}
-	return newLink(ctx, conn, token, p.clientID, p.remote)
-}
-
-// attachRelay carries the connection over the stdin and stdout of a command in the environment.
-func attachRelay(ctx context.Context, p *place, info hostInfo, token []byte) (*link, error) {
-	conn := startRelay(ctx, p, info)
-	if err := conn.skipTo(ctx, "hermes-relay"); err != nil {
-		_ = conn.Close()
-		return nil, err
-	}
-	return newLink(ctx, conn, token, p.clientID, p.remote)
-}
-
-// relayConn is a connection over a command. Close ends the command and waits for it.
-type relayConn struct {
-	io.Reader
-	io.Writer
-	place  *place
-	cancel context.CancelFunc
-	pipes  []io.Closer
-	wg     sync.WaitGroup
-	stderr tailBuffer
-}
-
-func startRelay(ctx context.Context, p *place, info hostInfo) *relayConn {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // the relay outlives the attaching; Close ends it
-	inR, inW := io.Pipe()
-	outR, outW := io.Pipe()
-	c := &relayConn{Reader: outR, Writer: inW, place: p, cancel: cancel, pipes: []io.Closer{inW, outR}}
-	stdin := io.MultiReader(bytes.NewReader(payload(fields{"sock": info.Socket}, hostSource)), inR)
-	c.wg.Go(func() {
-		status, err := p.env.Exec(ctx, command(info.Executable, "relay"), plugin.IO{Stdin: stdin, Stdout: outW, Stderr: &c.stderr})
-		if err == nil {
-			err = fmt.Errorf("the relay ended (%s)%s", describeStatus(status), quoteOutput(c.stderr.String()))
-		}
-		_ = outW.CloseWithError(err)
-		_ = inR.CloseWithError(err)
-	})
-	return c
-}
-
-// skipTo reads up to the line that marks the beginning of the frames.
-func (c *relayConn) skipTo(ctx context.Context, marker string) error {
-	stop := context.AfterFunc(ctx, c.cancel)
-	defer stop()
-	var line []byte
-	one := make([]byte, 1)
-	for budget := 64 << 10; budget > 0; budget-- {
-		if _, err := io.ReadFull(c.Reader, one); err != nil {
-			return err
-		}
-		if one[0] != '\n' {
-			line = append(line, one[0])
-			continue
-		}
-		text := strings.TrimSpace(string(line))
-		if text == marker {
-			return nil
-		}
-		if hexed, ok := strings.CutPrefix(text, "hermes-error "); ok {
-			return c.place.explainError("relay", hexed)
-		}
-		line = line[:0]
-	}
-	return fmt.Errorf("%w: 64 KiB without the line %q", errMalformed, marker)
-}
-
-func (c *relayConn) Close() error {
-	for _, p := range c.pipes {
-		_ = p.Close()
-	}
-	c.cancel()
-	c.wg.Wait()
-	return nil
-}
-
-// tailBuffer keeps the last 64 KiB of what is written to it.
-type tailBuffer struct {
-	mu   sync.Mutex
-	data []byte
-}
-
-const tailSize = 64 << 10
-
-func (b *tailBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.data = append(b.data, p...)
-	if extra := len(b.data) - tailSize; extra > 0 {
-		b.data = append(b.data[:0], b.data[extra:]...)
-	}
-	return len(p), nil
-}
-
-func (b *tailBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return string(b.data)
 }

@@ -1,71 +1,75 @@
-package core
+// Package pool lends kernels to cells.
+package pool
 
 import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/hermes-framework/hermes/core/cell"
+	"github.com/hermes-framework/hermes/core/kernel"
 )
 
-// kernelKey says which kernel serves a cell.
-type kernelKey struct {
-	owner       string
-	environment string
-	language    Language
-	interpreter string
-	dir         string
+// Key says which kernel serves a cell: equal keys, the same kernel.
+type Key struct {
+	Owner       string
+	Environment string
+	Language    cell.Language
+	Interpreter string
+	Dir         string
 }
 
-// kernelRef is a kernel of a kernel host.
-type kernelRef struct {
-	id   string
-	pid  int
-	host *hostConn
-}
+// Lent is a kernel of the pool. Kernel and Lost do not change after Lend has returned it; the other fields belong to the pool's mutex.
+type Lent struct {
+	Kernel kernel.Kernel
+	Lost   string // why the state that its owner had before it is gone; empty if nothing was lost
 
-// pooled is a kernel of the pool. Its fields belong to the pool's mutex; ready is closed when start has returned.
-type pooled struct {
-	key       kernelKey
-	ref       kernelRef
+	key       Key
 	err       error
-	ready     chan struct{}
-	abandoned bool // err came because the caller who started it was cancelled
-	users     int  // cells attached to it, queued ones too
+	ready     chan struct{} // closed when start has returned
+	abandoned bool          // err came because the caller who started it was cancelled
+	users     int           // cells attached to it, queued ones too
 	cells     int
-	started   time.Time
 	lastUsed  time.Time
-	gone      bool   // taken out: whoever still holds it must not use it again
-	lost      string // why the state that its owner had before it is gone
 }
 
-// pool lends kernels to cells: one for each key, started once, ended when they have been idle too long or are too many.
-type pool struct {
-	idle time.Duration // <= 0: never
-	most int           // <= 0: no bound; for each environment
-	end  func(kernelRef)
+// Pool lends kernels to cells: one for each key, started once, ended when they have been idle too long or are too many. Its methods may be called
+// concurrently.
+type Pool struct {
+	opt Options
 
 	mu      sync.Mutex
-	kernels map[kernelKey]*pooled
-	lost    map[kernelKey]string // told with the next kernel of that key
+	kernels map[Key]*Lent
+	lost    map[Key]string // told with the next kernel of that key
 	timer   *time.Timer
 	closed  bool
 	wg      sync.WaitGroup // of the goroutines that end kernels
 }
 
-func newPool(idle time.Duration, most int, end func(kernelRef)) *pool {
-	return &pool{idle: idle, most: most, end: end, kernels: map[kernelKey]*pooled{}, lost: map[kernelKey]string{}}
+// Options say how a Pool works.
+type Options struct {
+	Idle   time.Duration       // ends a kernel that ran nothing for so long; <= 0: never
+	Most   int                 // kernels for each environment; the least recently used idle one ends first; <= 0: no bound
+	End    func(kernel.Kernel) // ends a kernel that the pool has given up; bounded, called without the pool's lock
+	Closed error               // what Lend fails with after Close
 }
 
-// lend returns the kernel of key, attached: idle reaping and eviction leave it alone until giveBack. If there is none, start makes it; callers
+// New makes a Pool without kernels. The caller must close it.
+func New(opt Options) *Pool {
+	return &Pool{opt: opt, kernels: map[Key]*Lent{}, lost: map[Key]string{}}
+}
+
+// Lend returns the kernel of key, attached: idle reaping and eviction leave it alone until GiveBack. If there is none, start makes it; callers
 // that come meanwhile wait for that one. A failed start is every waiter's error and leaves nothing.
-func (p *pool) lend(ctx context.Context, key kernelKey, start func(context.Context) (kernelRef, error)) (k *pooled, reused bool, err error) {
+func (p *Pool) Lend(ctx context.Context, key Key, start func(context.Context) (kernel.Kernel, error)) (k *Lent, reused bool, err error) {
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()
-		return nil, false, errEngineClosed
+		return nil, false, p.opt.Closed
 	}
 	k = p.kernels[key]
 	if k == nil {
-		k = &pooled{key: key, ready: make(chan struct{}), users: 1, lost: p.lost[key]}
+		k = &Lent{key: key, ready: make(chan struct{}), users: 1, Lost: p.lost[key]}
 		p.kernels[key] = k
 		p.mu.Unlock()
 		return k, false, p.start(ctx, k, start)
@@ -76,23 +80,23 @@ func (p *pool) lend(ctx context.Context, key kernelKey, start func(context.Conte
 	select {
 	case <-k.ready:
 	case <-ctx.Done():
-		p.giveBack(k)
+		p.GiveBack(k)
 		return nil, false, context.Cause(ctx)
 	}
 	if k.err != nil {
-		p.giveBack(k)
+		p.GiveBack(k)
 		if k.abandoned && ctx.Err() == nil {
-			return p.lend(ctx, key, start) // whoever started it was cancelled: that is no reason for this caller
+			return p.Lend(ctx, key, start) // whoever started it was cancelled: that is no reason for this caller
 		}
 		return nil, false, k.err
 	}
 	return k, true, nil
 }
 
-func (p *pool) start(ctx context.Context, k *pooled, start func(context.Context) (kernelRef, error)) error {
+func (p *Pool) start(ctx context.Context, k *Lent, start func(context.Context) (kernel.Kernel, error)) error {
 	ref, err := start(ctx)
 	p.mu.Lock()
-	k.ref, k.err, k.started, k.lastUsed = ref, err, time.Now(), time.Now()
+	k.Kernel, k.err, k.lastUsed = ref, err, time.Now()
 	k.abandoned = err != nil && ctx.Err() != nil
 	if err != nil {
 		p.remove(k, "")
@@ -104,27 +108,27 @@ func (p *pool) start(ctx context.Context, k *pooled, start func(context.Context)
 	closed := p.closed && err == nil
 	if closed {
 		p.remove(k, "")
-		k.err = errEngineClosed
+		k.err = p.opt.Closed
 	}
 	p.mu.Unlock()
 	close(k.ready)
 	for _, old := range extra {
-		p.end(old.ref)
+		p.opt.End(old.Kernel)
 	}
 	if closed {
-		p.end(ref)
-		return errEngineClosed
+		p.opt.End(ref)
+		return p.opt.Closed
 	}
 	return err
 }
 
 // surplus takes out idle kernels, the least recently used first, until the environment of k is within bounds.
-func (p *pool) surplus(k *pooled) []*pooled {
-	var out []*pooled
-	for p.most > 0 && p.count(k.key.environment) > p.most {
-		var oldest *pooled
+func (p *Pool) surplus(k *Lent) []*Lent {
+	var out []*Lent
+	for p.opt.Most > 0 && p.count(k.key.Environment) > p.opt.Most {
+		var oldest *Lent
 		for _, o := range p.kernels {
-			if o != k && o.key.environment == k.key.environment && o.users == 0 && (oldest == nil || o.lastUsed.Before(oldest.lastUsed)) {
+			if o != k && o.key.Environment == k.key.Environment && o.users == 0 && (oldest == nil || o.lastUsed.Before(oldest.lastUsed)) {
 				oldest = o
 			}
 		}
@@ -137,10 +141,10 @@ func (p *pool) surplus(k *pooled) []*pooled {
 	return out
 }
 
-func (p *pool) count(environment string) int {
+func (p *Pool) count(environment string) int {
 	n := 0
 	for key := range p.kernels {
-		if key.environment == environment {
+		if key.Environment == environment {
 			n++
 		}
 	}
@@ -148,19 +152,18 @@ func (p *pool) count(environment string) int {
 }
 
 // remove takes k out. A reason is told with the next kernel of its key. The caller holds mu.
-func (p *pool) remove(k *pooled, reason string) {
+func (p *Pool) remove(k *Lent, reason string) {
 	if p.kernels[k.key] != k {
 		return
 	}
 	delete(p.kernels, k.key)
-	k.gone = true
 	if reason != "" && k.cells > 0 {
 		p.lost[k.key] = reason
 	}
 }
 
-// giveBack ends one cell's hold on k.
-func (p *pool) giveBack(k *pooled) {
+// GiveBack ends one cell's hold on k.
+func (p *Pool) GiveBack(k *Lent) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	k.users--
@@ -168,23 +171,22 @@ func (p *pool) giveBack(k *pooled) {
 	p.schedule()
 }
 
-// ran counts a cell that k was given, and returns how many that makes.
-func (p *pool) ran(k *pooled) int {
+// Ran counts a cell that k was given: from then on there is state that can be lost.
+func (p *Pool) Ran(k *Lent) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	k.cells++
-	return k.cells
 }
 
-// forget takes out a kernel that is gone for the given reason.
-func (p *pool) forget(k *pooled, reason string) {
+// Forget takes out a kernel that is gone for the given reason.
+func (p *Pool) Forget(k *Lent, reason string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.remove(k, reason)
 }
 
-// discard takes the kernel of key out and ends it, because its owner asked for a fresh one. It reports whether there was one.
-func (p *pool) discard(key kernelKey) bool {
+// Discard takes the kernel of key out and ends it, because its owner asked for a fresh one. It reports whether there was one.
+func (p *Pool) Discard(key Key) bool {
 	p.mu.Lock()
 	k := p.kernels[key]
 	if k != nil {
@@ -196,15 +198,15 @@ func (p *pool) discard(key kernelKey) bool {
 	if k != nil {
 		<-k.ready // its starter is bounded
 		if k.err == nil {
-			p.end(k.ref)
+			p.opt.End(k.Kernel)
 		}
 	}
 	return had
 }
 
 // schedule sets the timer to the moment when the next kernel will have been idle for too long. The caller holds mu.
-func (p *pool) schedule() {
-	if p.idle <= 0 || p.closed {
+func (p *Pool) schedule() {
+	if p.opt.Idle <= 0 || p.closed {
 		return
 	}
 	next := time.Duration(-1)
@@ -212,7 +214,7 @@ func (p *pool) schedule() {
 		if k.users > 0 {
 			continue
 		}
-		if left := max(0, time.Until(k.lastUsed.Add(p.idle))); next < 0 || left < next {
+		if left := max(0, time.Until(k.lastUsed.Add(p.opt.Idle))); next < 0 || left < next {
 			next = left
 		}
 	}
@@ -220,41 +222,41 @@ func (p *pool) schedule() {
 		p.timer.Stop()
 	}
 	if next >= 0 {
-		p.timer = time.AfterFunc(next, p.reap)
+		p.timer = time.AfterFunc(next, p.reap) // Close stops it; it does nothing after that
 	}
 }
 
 // reap ends the kernels that are idle for too long.
-func (p *pool) reap() {
+func (p *Pool) reap() {
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()
 		return
 	}
 	for _, k := range p.kernels {
-		if k.users == 0 && time.Since(k.lastUsed) >= p.idle {
+		if k.users == 0 && time.Since(k.lastUsed) >= p.opt.Idle {
 			p.remove(k, "idle")
-			p.wg.Go(func() { p.end(k.ref) })
+			p.wg.Go(func() { p.opt.End(k.Kernel) }) // Close waits for it
 		}
 	}
 	p.schedule()
 	p.mu.Unlock()
 }
 
-// find returns the kernel with that id.
-func (p *pool) find(id string) *pooled {
+// Find returns the kernel with that id, or nil.
+func (p *Pool) Find(id string) *Lent {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, k := range p.kernels {
-		if k.ref.id == id {
+		if k.Kernel.ID == id {
 			return k
 		}
 	}
 	return nil
 }
 
-// close stops lending. Kernels end with their hosts, which are the caller's.
-func (p *pool) close() {
+// Close stops lending. Kernels end with their hosts, which are the caller's.
+func (p *Pool) Close() {
 	p.mu.Lock()
 	p.closed = true
 	if p.timer != nil {

@@ -1,4 +1,4 @@
-package core
+package pool
 
 import (
 	"context"
@@ -11,28 +11,32 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/hermes-framework/hermes/core/kernel"
 )
 
 // testPool is a pool whose kernels are names; it records which ones it ended.
 type testPool struct {
-	*pool
+	*Pool
 	mu    sync.Mutex
 	ended []string
 	made  atomic.Int32
 }
 
+var errClosed = errors.New("closed")
+
 func newTestPool(idle time.Duration, most int) *testPool {
 	p := &testPool{}
-	p.pool = newPool(idle, most, func(ref kernelRef) {
+	p.Pool = New(Options{Idle: idle, Most: most, Closed: errClosed, End: func(ref kernel.Kernel) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.ended = append(p.ended, ref.id)
-	})
+		p.ended = append(p.ended, ref.ID)
+	}})
 	return p
 }
 
-func (p *testPool) start(context.Context) (kernelRef, error) {
-	return kernelRef{id: "k" + strconv.Itoa(int(p.made.Add(1)))}, nil
+func (p *testPool) start(context.Context) (kernel.Kernel, error) {
+	return kernel.Kernel{ID: "k" + strconv.Itoa(int(p.made.Add(1)))}, nil
 }
 
 func (p *testPool) gone() []string {
@@ -42,26 +46,26 @@ func (p *testPool) gone() []string {
 }
 
 // use lends the kernel of an owner and gives it back after one cell.
-func (p *testPool) use(t *testing.T, owner string) *pooled {
+func (p *testPool) use(t *testing.T, owner string) *Lent {
 	t.Helper()
-	k, _, err := p.lend(t.Context(), kernelKey{owner: owner}, p.start)
+	k, _, err := p.Lend(t.Context(), Key{Owner: owner}, p.start)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.ran(k)
-	p.giveBack(k)
+	p.Ran(k)
+	p.GiveBack(k)
 	return k
 }
 
 func TestManyCallersOfAColdKernelStartOne(t *testing.T) {
 	p := newTestPool(0, 0)
-	defer p.close()
+	defer p.Close()
 	hold := make(chan struct{})
 	var wg sync.WaitGroup
 	ids := make(chan string, 64)
 	for range 64 {
 		wg.Go(func() {
-			k, _, err := p.lend(t.Context(), kernelKey{}, func(ctx context.Context) (kernelRef, error) {
+			k, _, err := p.Lend(t.Context(), Key{}, func(ctx context.Context) (kernel.Kernel, error) {
 				<-hold
 				return p.start(ctx)
 			})
@@ -69,8 +73,8 @@ func TestManyCallersOfAColdKernelStartOne(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			ids <- k.ref.id
-			p.giveBack(k)
+			ids <- k.Kernel.ID
+			p.GiveBack(k)
 		})
 	}
 	close(hold)
@@ -88,42 +92,42 @@ func TestManyCallersOfAColdKernelStartOne(t *testing.T) {
 
 func TestAFailedStartLeavesNothing(t *testing.T) {
 	p := newTestPool(0, 0)
-	defer p.close()
+	defer p.Close()
 	boom := errors.New("boom")
-	_, _, err := p.lend(t.Context(), kernelKey{}, func(context.Context) (kernelRef, error) { return kernelRef{}, boom })
+	_, _, err := p.Lend(t.Context(), Key{}, func(context.Context) (kernel.Kernel, error) { return kernel.Kernel{}, boom })
 	if !errors.Is(err, boom) {
 		t.Errorf("got %v, want %v", err, boom)
 	}
-	if k := p.use(t, ""); k.ref.id != "k1" {
-		t.Errorf("the next caller got %s, want a fresh kernel", k.ref.id)
+	if k := p.use(t, ""); k.Kernel.ID != "k1" {
+		t.Errorf("the next caller got %s, want a fresh kernel", k.Kernel.ID)
 	}
 }
 
 // A starter that is cancelled is no reason for those who wait with it.
 func TestACancelledStartIsTakenOver(t *testing.T) {
 	p := newTestPool(0, 0)
-	defer p.close()
+	defer p.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	starting := make(chan struct{})
 	first := make(chan error, 1)
 	go func() { // received from below
-		_, _, err := p.lend(ctx, kernelKey{}, func(ctx context.Context) (kernelRef, error) {
+		_, _, err := p.Lend(ctx, Key{}, func(ctx context.Context) (kernel.Kernel, error) {
 			close(starting)
 			<-ctx.Done()
-			return kernelRef{}, ctx.Err()
+			return kernel.Kernel{}, ctx.Err()
 		})
 		first <- err
 	}()
 	<-starting
 	second := make(chan error, 1)
 	go func() { // received from below
-		k, _, err := p.lend(t.Context(), kernelKey{}, p.start)
+		k, _, err := p.Lend(t.Context(), Key{}, p.start)
 		if err == nil {
-			p.giveBack(k)
+			p.GiveBack(k)
 		}
 		second <- err
 	}()
-	for p.users(kernelKey{}) < 2 {
+	for p.users(Key{}) < 2 {
 		runtime.Gosched()
 	}
 	cancel()
@@ -135,16 +139,16 @@ func TestACancelledStartIsTakenOver(t *testing.T) {
 	}
 }
 
-func (p *testPool) users(key kernelKey) int {
-	p.pool.mu.Lock()
-	defer p.pool.mu.Unlock()
+func (p *testPool) users(key Key) int {
+	p.Pool.mu.Lock()
+	defer p.Pool.mu.Unlock()
 	return p.kernels[key].users
 }
 
 func TestIdleKernelsEndByTimer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newTestPool(time.Hour, 0)
-		defer p.close()
+		defer p.Close()
 		p.use(t, "a")
 		time.Sleep(59 * time.Minute)
 		p.use(t, "b")
@@ -156,8 +160,8 @@ func TestIdleKernelsEndByTimer(t *testing.T) {
 		if got := p.gone(); !slices.Equal(got, []string{"k1"}) {
 			t.Errorf("after an hour without a cell %v ended, want k1 alone", got)
 		}
-		if k := p.use(t, "a"); k.lost != "idle" {
-			t.Errorf("the owner is told %q, want idle", k.lost)
+		if k := p.use(t, "a"); k.Lost != "idle" {
+			t.Errorf("the owner is told %q, want idle", k.Lost)
 		}
 	})
 }
@@ -165,8 +169,8 @@ func TestIdleKernelsEndByTimer(t *testing.T) {
 func TestAKernelWithACellIsNotIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newTestPool(time.Hour, 1)
-		defer p.close()
-		k, _, err := p.lend(t.Context(), kernelKey{owner: "a"}, p.start)
+		defer p.Close()
+		k, _, err := p.Lend(t.Context(), Key{Owner: "a"}, p.start)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -176,7 +180,7 @@ func TestAKernelWithACellIsNotIdle(t *testing.T) {
 		if len(p.gone()) != 0 {
 			t.Fatalf("ended under a cell: %v", p.gone())
 		}
-		p.giveBack(k)
+		p.GiveBack(k)
 		synctest.Wait()
 		if slices.Contains(p.gone(), "k1") {
 			t.Error("ended at the moment its cell ended")
@@ -187,7 +191,7 @@ func TestAKernelWithACellIsNotIdle(t *testing.T) {
 func TestTheLeastRecentlyUsedIsEvicted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newTestPool(0, 2)
-		defer p.close()
+		defer p.Close()
 		for _, owner := range []string{"a", "b", "a", "c"} {
 			p.use(t, owner)
 			time.Sleep(time.Second)
@@ -195,35 +199,35 @@ func TestTheLeastRecentlyUsedIsEvicted(t *testing.T) {
 		if got := p.gone(); !slices.Equal(got, []string{"k2"}) {
 			t.Errorf("%v ended, want k2, the one of b", got)
 		}
-		if k := p.use(t, "b"); k.lost != "evicted" {
-			t.Errorf("b is told %q, want evicted", k.lost)
+		if k := p.use(t, "b"); k.Lost != "evicted" {
+			t.Errorf("b is told %q, want evicted", k.Lost)
 		}
-		if k := p.use(t, "b"); k.lost != "evicted" || k.ref.id != "k4" {
-			t.Errorf("b has %s, want its new one", k.ref.id)
+		if k := p.use(t, "b"); k.Lost != "evicted" || k.Kernel.ID != "k4" {
+			t.Errorf("b has %s, want its new one", k.Kernel.ID)
 		}
 	})
 }
 
 func TestDiscardEndsTheKernelOfAnOwner(t *testing.T) {
 	p := newTestPool(0, 0)
-	defer p.close()
-	if p.discard(kernelKey{owner: "a"}) {
+	defer p.Close()
+	if p.Discard(Key{Owner: "a"}) {
 		t.Error("discard says that there was a kernel before the first")
 	}
 	p.use(t, "a")
 	p.use(t, "b")
-	if !p.discard(kernelKey{owner: "a"}) || !slices.Equal(p.gone(), []string{"k1"}) {
+	if !p.Discard(Key{Owner: "a"}) || !slices.Equal(p.gone(), []string{"k1"}) {
 		t.Errorf("ended: %v, want k1", p.gone())
 	}
-	if k := p.use(t, "a"); k.lost != "" {
-		t.Errorf("after a reset the owner is told %q", k.lost)
+	if k := p.use(t, "a"); k.Lost != "" {
+		t.Errorf("after a reset the owner is told %q", k.Lost)
 	}
 }
 
 func TestAClosedPoolLendsNothing(t *testing.T) {
 	p := newTestPool(time.Hour, 0)
-	p.close()
-	if _, _, err := p.lend(t.Context(), kernelKey{}, p.start); !errors.Is(err, errEngineClosed) {
-		t.Errorf("got %v, want %v", err, errEngineClosed)
+	p.Close()
+	if _, _, err := p.Lend(t.Context(), Key{}, p.start); !errors.Is(err, errClosed) {
+		t.Errorf("got %v, want %v", err, errClosed)
 	}
 }

@@ -1,4 +1,4 @@
-package core
+package registry
 
 import (
 	"context"
@@ -12,29 +12,18 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hermes-framework/hermes/plugin"
-	"github.com/hermes-framework/hermes/plugins/local"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
-
-// serveCrash as the first argument makes the test binary a plugin that crashes when it is told to.
-const serveCrash = "registry-test-serve-crash"
-
-func init() {
-	if len(os.Args) == 3 && os.Args[1] == serveCrash {
-		plugin.Serve(&crasher{Backend: local.New(), dir: os.Args[2]})
-		os.Exit(0)
-	}
-}
 
 // crasher is the local backend with a directory of things to do: a file there is done and removed, before the call that it names.
 type crasher struct {
-	plugin.Backend
+	sdk.Backend
 	dir string
 }
 
 func (c *crasher) told(what string) bool { return os.Remove(filepath.Join(c.dir, what)) == nil }
 
-func (c *crasher) Open(ctx context.Context, req plugin.OpenRequest) (plugin.Environment, error) {
+func (c *crasher) Open(ctx context.Context, req sdk.OpenRequest) (sdk.Environment, error) {
 	if c.told("open-exits") {
 		os.Exit(3)
 	}
@@ -50,14 +39,14 @@ func (c *crasher) Open(ctx context.Context, req plugin.OpenRequest) (plugin.Envi
 }
 
 type crashingEnvironment struct {
-	plugin.Environment
+	sdk.Environment
 	c *crasher
 }
 
-func (e *crashingEnvironment) Exec(ctx context.Context, cmd plugin.Command, stdio plugin.IO) (plugin.ExitStatus, error) {
+func (e *crashingEnvironment) Exec(ctx context.Context, cmd sdk.Command, stdio sdk.IO) (sdk.ExitStatus, error) {
 	f, err := os.OpenFile(filepath.Join(e.c.dir, "runs"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
-		return plugin.ExitStatus{}, err
+		return sdk.ExitStatus{}, err
 	}
 	_, _ = f.WriteString("x")
 	_ = f.Close()
@@ -69,10 +58,10 @@ func (e *crashingEnvironment) Exec(ctx context.Context, cmd plugin.Command, stdi
 }
 
 // crashing is a registry with the crashing backend, and the directory that tells it what to do.
-func crashing(t *testing.T) (r *registry, tell func(what string), dir string) {
+func crashing(t *testing.T) (r *Registry, tell func(what string), dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	r = testRegistry(t, registryConfig{builtin: []Builtin{{Name: "crash", Args: []string{serveCrash, dir}}}})
+	r = testRegistry(t, Config{Builtin: []Builtin{{Name: "crash", Args: []string{serveCrash, dir}}}})
 	r.tune.backoffMin = time.Millisecond
 	return r, func(what string) {
 		if err := os.WriteFile(filepath.Join(dir, what), nil, 0o600); err != nil {
@@ -81,33 +70,33 @@ func crashing(t *testing.T) (r *registry, tell func(what string), dir string) {
 	}, dir
 }
 
-func backendOf(t *testing.T, r *registry) *supervised {
+func backendOf(t *testing.T, r *Registry) *supervised {
 	t.Helper()
-	b, err := r.backend(t.Context(), "crash")
+	b, err := r.Backend(t.Context(), "crash")
 	if err != nil {
 		t.Fatal(err)
 	}
 	return b.(*supervised)
 }
 
-func openIn(t *testing.T, b plugin.Backend) plugin.Environment {
+func openIn(t *testing.T, b sdk.Backend) sdk.Environment {
 	t.Helper()
-	env, err := b.Open(t.Context(), plugin.OpenRequest{ID: "e", Target: "local:"})
+	env, err := b.Open(t.Context(), sdk.OpenRequest{ID: "e", Target: "local:"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return env
 }
 
-var trueCommand = plugin.Command{Argv: []string{"true"}, InheritEnv: true}
+var trueCommand = sdk.Command{Argv: []string{"true"}, InheritEnv: true}
 
 func TestExecThatMayHaveRunIsNotRunAgain(t *testing.T) {
 	r, tell, dir := crashing(t)
 	env := openIn(t, backendOf(t, r))
 	tell("exec-panics")
-	_, err := env.Exec(t.Context(), trueCommand, plugin.IO{Stdout: io.Discard})
-	e, ok := errors.AsType[*plugin.Error](err)
-	if !ok || e.Code != plugin.CodeCrashed || e.Delivery != plugin.MayHaveRun {
+	_, err := env.Exec(t.Context(), trueCommand, sdk.IO{Stdout: io.Discard})
+	e, ok := errors.AsType[*sdk.Error](err)
+	if !ok || e.Code != sdk.CodeCrashed || e.Delivery != sdk.MayHaveRun {
 		t.Fatalf("got %v; want crashed, may have run", err)
 	}
 	if !strings.Contains(e.Message, "panic: boom in exec") || !strings.Contains(e.Message, "goroutine ") {
@@ -118,7 +107,7 @@ func TestExecThatMayHaveRunIsNotRunAgain(t *testing.T) {
 	}
 
 	// The handle outlives the plugin: the environment is opened again in the new one.
-	st, err := env.Exec(t.Context(), trueCommand, plugin.IO{})
+	st, err := env.Exec(t.Context(), trueCommand, sdk.IO{})
 	if err != nil || st.Code != 0 {
 		t.Errorf("after the crash: %+v, %v", st, err)
 	}
@@ -134,7 +123,7 @@ func TestExecThatWasNotSentIsSentAgain(t *testing.T) {
 	}
 	_ = syscall.Kill(inst.process.PID(), syscall.SIGKILL)
 	<-inst.process.Done() // the connection is gone; whether the registry knows yet is a race that must not matter
-	st, err := env.Exec(t.Context(), trueCommand, plugin.IO{})
+	st, err := env.Exec(t.Context(), trueCommand, sdk.IO{})
 	if err != nil || st.Code != 0 {
 		t.Errorf("got %+v, %v", st, err)
 	}
@@ -174,12 +163,12 @@ func TestQuarantineAndItsEnd(t *testing.T) {
 		_ = syscall.Kill(inst.process.PID(), syscall.SIGKILL)
 		<-inst.gone
 	}
-	_, err := r.backend(t.Context(), "crash")
-	e, ok := errors.AsType[*plugin.Error](err)
-	if !ok || e.Code != plugin.CodeCrashed || !strings.Contains(e.Message, "quarantine") || !strings.Contains(e.Hint, "hermes plugin install") {
+	_, err := r.Backend(t.Context(), "crash")
+	e, ok := errors.AsType[*sdk.Error](err)
+	if !ok || e.Code != sdk.CodeCrashed || !strings.Contains(e.Message, "quarantine") || !strings.Contains(e.Hint, "hermes plugin install") {
 		t.Fatalf("got %v; want quarantine and the way out of it", err)
 	}
-	if all, err := r.list(t.Context()); err != nil || len(all) != 1 || all[0].State != stateQuarantined {
+	if all, err := r.List(t.Context()); err != nil || len(all) != 1 || all[0].State != stateQuarantined {
 		t.Errorf("list: %+v, %v", all, err)
 	}
 	r.backends["crash"].record.binary = "another build"
@@ -191,17 +180,17 @@ func TestBackoffGrows(t *testing.T) {
 	tune.jitter = func() float64 { return 0 }
 	var c crashRecord
 	for i, want := range []time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second} {
-		c.crashed(errRegistryClosed, 0, tune, "")
+		c.crashed(errClosed, 0, tune, "")
 		if got := time.Until(c.notBefore); got > want || got < want-100*time.Millisecond {
 			t.Errorf("crash %d: %s; want %s", i+1, got, want)
 		}
 	}
-	c.crashed(errRegistryClosed, time.Minute, tune, "")
+	c.crashed(errClosed, time.Minute, tune, "")
 	if got := time.Until(c.notBefore); got > 250*time.Millisecond {
 		t.Errorf("after a minute of health: %s; want the first step", got)
 	}
 	c.inRow = 60
-	c.crashed(errRegistryClosed, 0, tune, "")
+	c.crashed(errClosed, 0, tune, "")
 	if got := time.Until(c.notBefore); got > 30*time.Second || got < 29*time.Second {
 		t.Errorf("at worst: %s; want 30 s", got)
 	}
@@ -212,7 +201,7 @@ func TestStartIsShared(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 64 {
 		wg.Go(func() {
-			if _, err := r.backend(t.Context(), "crash"); err != nil {
+			if _, err := r.Backend(t.Context(), "crash"); err != nil {
 				t.Error(err)
 			}
 		})
@@ -237,13 +226,13 @@ func TestIdleRegistryArmsNoTimer(t *testing.T) {
 func TestClosedRegistry(t *testing.T) {
 	r, _, _ := crashing(t)
 	b := backendOf(t, r)
-	if err := r.close(t.Context()); err != nil {
+	if err := r.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.backend(t.Context(), "crash"); !errors.Is(err, plugin.ErrClosed) {
+	if _, err := r.Backend(t.Context(), "crash"); !errors.Is(err, sdk.ErrClosed) {
 		t.Errorf("backend: %v", err)
 	}
-	if _, err := b.Open(t.Context(), plugin.OpenRequest{ID: "late", Target: "local:"}); !errors.Is(err, plugin.ErrClosed) {
+	if _, err := b.Open(t.Context(), sdk.OpenRequest{ID: "late", Target: "local:"}); !errors.Is(err, sdk.ErrClosed) {
 		t.Errorf("Open: %v", err)
 	}
 }

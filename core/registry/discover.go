@@ -1,4 +1,4 @@
-package core
+package registry
 
 import (
 	"cmp"
@@ -14,7 +14,7 @@ import (
 	"strings"
 
 	"github.com/hermes-framework/hermes/internal/launch"
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
 // Discovery looks at names and reads files. It executes nothing, and what is wrong with one file is no concern of another's.
@@ -42,15 +42,15 @@ type found struct {
 }
 
 // find looks for the backend called name, then for one whose manifest claims name as a scheme.
-func (r *registry) find(name string) (found, error) {
+func (r *Registry) find(name string) (found, error) {
 	if !backendName.MatchString(name) {
-		return found{}, plugin.Errorf(plugin.CodeInvalid, plugin.NotStarted, "backend %q: not a name of a backend", name).
+		return found{}, sdk.Errorf(sdk.CodeInvalid, sdk.NotStarted, "backend %q: not a name of a backend", name).
 			WithHint("a name has lower-case letters, digits, '-' and '+'")
 	}
 	if f, ok := r.findNamed(name); ok {
 		return f, nil
 	}
-	for _, dir := range r.cfg.dirs {
+	for _, dir := range r.cfg.Dirs {
 		if claimant := schemeOwner(dir, name); claimant != "" {
 			if f, ok := r.findNamed(claimant); ok {
 				return f, nil
@@ -60,13 +60,13 @@ func (r *registry) find(name string) (found, error) {
 	return found{}, r.notInstalled(name)
 }
 
-func (r *registry) findNamed(name string) (found, bool) {
-	for i := range r.cfg.builtin {
-		if b := &r.cfg.builtin[i]; b.Name == name {
+func (r *Registry) findNamed(name string) (found, bool) {
+	for i := range r.cfg.Builtin {
+		if b := &r.cfg.Builtin[i]; b.Name == name {
 			return found{name: name, path: b.Path, builtin: b}, true
 		}
 	}
-	for _, dir := range r.cfg.dirs {
+	for _, dir := range r.cfg.Dirs {
 		if dir == "" || !filepath.IsAbs(dir) {
 			continue // a relative one would depend on the working directory
 		}
@@ -79,7 +79,7 @@ func (r *registry) findNamed(name string) (found, bool) {
 }
 
 // fingerprint changes when the binary of a backend does. It is for noticing, not for trusting.
-func (r *registry) fingerprint(name string) string {
+func (r *Registry) fingerprint(name string) string {
 	f, ok := r.findNamed(name)
 	if !ok {
 		return ""
@@ -91,21 +91,21 @@ func (r *registry) fingerprint(name string) string {
 	return fmt.Sprint(f.path, info.Size(), info.ModTime().UnixNano())
 }
 
-func (r *registry) notInstalled(name string) error {
+func (r *Registry) notInstalled(name string) error {
 	where := "no plugin directory is configured"
-	if len(r.cfg.dirs) > 0 {
-		where = fmt.Sprintf("no %s%s in %s", backendPrefix, name, strings.Join(r.cfg.dirs, ", "))
+	if len(r.cfg.Dirs) > 0 {
+		where = fmt.Sprintf("no %s%s in %s", backendPrefix, name, strings.Join(r.cfg.Dirs, ", "))
 	}
 	hint := fmt.Sprintf("hermes plugin install PATH, with the path of the %s%s that you built or downloaded", backendPrefix, name)
 	if names := r.builtinNames(); names != "" {
 		hint += "; built in: " + names
 	}
-	return plugin.Errorf(plugin.CodeNotFound, plugin.NotStarted, "backend %s: not installed: %s", name, where).WithHint("%s", hint)
+	return sdk.Errorf(sdk.CodeNotFound, sdk.NotStarted, "backend %s: not installed: %s", name, where).WithHint("%s", hint)
 }
 
-func (r *registry) builtinNames() string {
-	names := make([]string, len(r.cfg.builtin))
-	for i, b := range r.cfg.builtin {
+func (r *Registry) builtinNames() string {
+	names := make([]string, len(r.cfg.Builtin))
+	for i, b := range r.cfg.Builtin {
 		names[i] = b.Name
 	}
 	return strings.Join(names, ", ")
@@ -166,22 +166,22 @@ func readDir(dir string) []fs.DirEntry {
 	return entries
 }
 
-// list tells about every backend there is, usable or not: first those that are built in, then the directories in order.
-func (r *registry) list(ctx context.Context) ([]PluginStatus, error) {
-	trusted, err := readTrust(r.cfg.lockFile)
+// List tells about every backend there is, usable or not: first those that are built in, then the directories in order.
+func (r *Registry) List(ctx context.Context) ([]PluginStatus, error) {
+	trusted, err := readTrust(r.cfg.LockFile)
 	if err != nil {
 		return nil, err
 	}
 	var out []PluginStatus
 	first := make(map[string]string) // name to where it was seen first
-	for _, b := range r.cfg.builtin {
+	for _, b := range r.cfg.Builtin {
 		if _, twice := first[b.Name]; twice {
 			continue
 		}
 		first[b.Name] = "the built-in one"
 		out = append(out, PluginStatus{Name: b.Name, Path: b.Path, Builtin: true, Trusted: true, State: r.state(b.Name)})
 	}
-	for _, dir := range r.cfg.dirs {
+	for _, dir := range r.cfg.Dirs {
 		for _, e := range readDir(dir) {
 			if ctx.Err() != nil {
 				return nil, context.Cause(ctx)
@@ -243,7 +243,7 @@ func problem(err error) string {
 	if e, ok := errors.AsType[*launch.Error](err); ok {
 		return strings.TrimRight(e.Reason+"; "+e.Hint, "; ")
 	}
-	e := plugin.AsError(err, plugin.NotStarted)
+	e := sdk.AsError(err, sdk.NotStarted)
 	return strings.TrimRight(e.Error()+"; "+e.Hint, "; ")
 }
 
@@ -255,7 +255,7 @@ const (
 	stateQuarantined = "quarantined"
 )
 
-func (r *registry) state(name string) string {
+func (r *Registry) state(name string) string {
 	r.mu.Lock()
 	b := r.backends[name]
 	r.mu.Unlock()

@@ -1,37 +1,37 @@
-package core
+package registry
 
 import (
 	"context"
 	"io"
 	"sync/atomic"
 
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
 // supervisedEnvironment is an environment that survives its plugin.
 type supervisedEnvironment struct {
 	b   *supervised
-	req plugin.OpenRequest
+	req sdk.OpenRequest
 
 	opening chan struct{} // holds one token: who has it may open, and change the rest
 	life    int           // number of the instance in which env is open
-	env     plugin.Environment
+	env     sdk.Environment
 }
 
 var (
-	_ plugin.Environment = (*supervisedEnvironment)(nil)
-	_ plugin.Dialer      = (*supervisedEnvironment)(nil)
-	_ plugin.Files       = (*supervisedEnvironment)(nil)
+	_ sdk.Environment = (*supervisedEnvironment)(nil)
+	_ sdk.Dialer      = (*supervisedEnvironment)(nil)
+	_ sdk.Files       = (*supervisedEnvironment)(nil)
 )
 
-func newSupervisedEnvironment(b *supervised, req plugin.OpenRequest) *supervisedEnvironment {
+func newSupervisedEnvironment(b *supervised, req sdk.OpenRequest) *supervisedEnvironment {
 	e := &supervisedEnvironment{b: b, req: req, opening: make(chan struct{}, 1)}
 	e.opening <- struct{}{}
 	return e
 }
 
 // on returns the environment as it is open in inst, and opens it there if need be.
-func (e *supervisedEnvironment) on(ctx context.Context, inst *instance) (plugin.Environment, error) {
+func (e *supervisedEnvironment) on(ctx context.Context, inst *instance) (sdk.Environment, error) {
 	select {
 	case <-e.opening:
 		defer func() { e.opening <- struct{}{} }()
@@ -51,13 +51,13 @@ func (e *supervisedEnvironment) on(ctx context.Context, inst *instance) (plugin.
 
 // notStarted is the error of work before which something else failed.
 func notStarted(err error) error {
-	e := *plugin.AsError(err, plugin.NotStarted)
-	e.Delivery = plugin.NotStarted
+	e := *sdk.AsError(err, sdk.NotStarted)
+	e.Delivery = sdk.NotStarted
 	return &e
 }
 
 // call makes a call in the environment.
-func (e *supervisedEnvironment) call(ctx context.Context, again func(error) bool, f func(plugin.Environment) error) error {
+func (e *supervisedEnvironment) call(ctx context.Context, again func(error) bool, f func(sdk.Environment) error) error {
 	return e.b.call(ctx, again, func(inst *instance) error {
 		env, err := e.on(ctx, inst)
 		if err != nil {
@@ -67,15 +67,15 @@ func (e *supervisedEnvironment) call(ctx context.Context, again func(error) bool
 	})
 }
 
-// Exec implements plugin.Environment. A command that may have run is not run again.
-func (e *supervisedEnvironment) Exec(ctx context.Context, cmd plugin.Command, stdio plugin.IO) (plugin.ExitStatus, error) {
+// Exec implements sdk.Environment. A command that may have run is not run again.
+func (e *supervisedEnvironment) Exec(ctx context.Context, cmd sdk.Command, stdio sdk.IO) (sdk.ExitStatus, error) {
 	var touched atomic.Bool
 	stdio = watchIO(stdio, &touched)
 	unsent := func(err error) bool {
-		return !touched.Load() && plugin.AsError(err, plugin.MayHaveRun).Delivery == plugin.NotStarted
+		return !touched.Load() && sdk.AsError(err, sdk.MayHaveRun).Delivery == sdk.NotStarted
 	}
-	var status plugin.ExitStatus
-	err := e.call(ctx, unsent, func(env plugin.Environment) error {
+	var status sdk.ExitStatus
+	err := e.call(ctx, unsent, func(env sdk.Environment) error {
 		var err error
 		status, err = env.Exec(ctx, cmd, stdio)
 		return err
@@ -84,7 +84,7 @@ func (e *supervisedEnvironment) Exec(ctx context.Context, cmd plugin.Command, st
 }
 
 // watchIO notes in touched when the command has started or its stdin was read. Output comes after the start.
-func watchIO(stdio plugin.IO, touched *atomic.Bool) plugin.IO {
+func watchIO(stdio sdk.IO, touched *atomic.Bool) sdk.IO {
 	started := stdio.Started
 	stdio.Started = func() {
 		touched.Store(true)
@@ -118,13 +118,13 @@ func (w *watchedWriter) Write(p []byte) (int, error) {
 	return w.Writer.Write(p)
 }
 
-// Dial implements plugin.Dialer. A connection that breaks is the caller's to make again.
-func (e *supervisedEnvironment) Dial(ctx context.Context, req plugin.DialRequest) (plugin.Endpoint, error) {
-	var end plugin.Endpoint
-	err := e.call(ctx, always, func(env plugin.Environment) error {
-		d, ok := env.(plugin.Dialer)
+// Dial implements sdk.Dialer. A connection that breaks is the caller's to make again.
+func (e *supervisedEnvironment) Dial(ctx context.Context, req sdk.DialRequest) (sdk.Endpoint, error) {
+	var end sdk.Endpoint
+	err := e.call(ctx, always, func(env sdk.Environment) error {
+		d, ok := env.(sdk.Dialer)
 		if !ok {
-			return lacks(e.b.name, plugin.CapSocket)
+			return lacks(e.b.name, sdk.CapSocket)
 		}
 		var err error
 		end, err = d.Dial(ctx, req)
@@ -133,29 +133,29 @@ func (e *supervisedEnvironment) Dial(ctx context.Context, req plugin.DialRequest
 	return end, err
 }
 
-// Put implements plugin.Files. It replaces the whole file or nothing, so it may be made again while the content is still whole.
-func (e *supervisedEnvironment) Put(ctx context.Context, req plugin.PutRequest) error {
+// Put implements sdk.Files. It replaces the whole file or nothing, so it may be made again while the content is still whole.
+func (e *supervisedEnvironment) Put(ctx context.Context, req sdk.PutRequest) error {
 	var touched atomic.Bool
 	if req.Content != nil {
 		req.Content = &watchedReader{req.Content, &touched}
 	}
-	return e.call(ctx, func(error) bool { return !touched.Load() }, func(env plugin.Environment) error {
-		files, ok := env.(plugin.Files)
+	return e.call(ctx, func(error) bool { return !touched.Load() }, func(env sdk.Environment) error {
+		files, ok := env.(sdk.Files)
 		if !ok {
-			return lacks(e.b.name, plugin.CapFiles)
+			return lacks(e.b.name, sdk.CapFiles)
 		}
 		return files.Put(ctx, req)
 	})
 }
 
-// Get implements plugin.Files. It is made again as long as nothing of the file has been written to w.
-func (e *supervisedEnvironment) Get(ctx context.Context, path string, w io.Writer) (plugin.FileInfo, error) {
+// Get implements sdk.Files. It is made again as long as nothing of the file has been written to w.
+func (e *supervisedEnvironment) Get(ctx context.Context, path string, w io.Writer) (sdk.FileInfo, error) {
 	var touched atomic.Bool
-	var info plugin.FileInfo
-	err := e.call(ctx, func(error) bool { return !touched.Load() }, func(env plugin.Environment) error {
-		files, ok := env.(plugin.Files)
+	var info sdk.FileInfo
+	err := e.call(ctx, func(error) bool { return !touched.Load() }, func(env sdk.Environment) error {
+		files, ok := env.(sdk.Files)
 		if !ok {
-			return lacks(e.b.name, plugin.CapFiles)
+			return lacks(e.b.name, sdk.CapFiles)
 		}
 		var err error
 		info, err = files.Get(ctx, path, &watchedWriter{w, &touched})
@@ -164,14 +164,14 @@ func (e *supervisedEnvironment) Get(ctx context.Context, path string, w io.Write
 	return info, err
 }
 
-// Close implements plugin.Environment. What a plugin that is gone had open went with it.
+// Close implements sdk.Environment. What a plugin that is gone had open went with it.
 func (e *supervisedEnvironment) Close(ctx context.Context) error {
 	if !e.b.runs() {
 		return nil
 	}
-	return e.call(ctx, always, func(env plugin.Environment) error { return env.Close(ctx) })
+	return e.call(ctx, always, func(env sdk.Environment) error { return env.Close(ctx) })
 }
 
-func lacks(backend string, c plugin.Capability) error {
-	return plugin.Errorf(plugin.CodeUnsupported, plugin.NotStarted, "backend %s: has no capability %q", backend, c)
+func lacks(backend string, c sdk.Capability) error {
+	return sdk.Errorf(sdk.CodeUnsupported, sdk.NotStarted, "backend %s: has no capability %q", backend, c)
 }

@@ -1,4 +1,4 @@
-package core
+package registry
 
 import (
 	"context"
@@ -7,35 +7,35 @@ import (
 	"time"
 
 	"github.com/hermes-framework/hermes/internal/launch"
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
 // maxPanicText bounds the part of a panic that an error's text carries; the whole block is in its Cause.
 const maxPanicText = 3000
 
 // startCodes are the codes of failed starts.
-var startCodes = map[launch.Kind]plugin.Code{
-	launch.KindInvalid:      plugin.CodeInvalid,
-	launch.KindNotFound:     plugin.CodeNotFound,
-	launch.KindPermission:   plugin.CodePermission,
-	launch.KindUntrusted:    plugin.CodeUntrusted,
-	launch.KindIncompatible: plugin.CodeIncompatible,
-	launch.KindTimeout:      plugin.CodeTimeout,
-	launch.KindCanceled:     plugin.CodeCanceled,
-	launch.KindCrashed:      plugin.CodeCrashed,
-	launch.KindExhausted:    plugin.CodeExhausted,
-	launch.KindInternal:     plugin.CodeInternal,
+var startCodes = map[launch.Kind]sdk.Code{
+	launch.KindInvalid:      sdk.CodeInvalid,
+	launch.KindNotFound:     sdk.CodeNotFound,
+	launch.KindPermission:   sdk.CodePermission,
+	launch.KindUntrusted:    sdk.CodeUntrusted,
+	launch.KindIncompatible: sdk.CodeIncompatible,
+	launch.KindTimeout:      sdk.CodeTimeout,
+	launch.KindCanceled:     sdk.CodeCanceled,
+	launch.KindCrashed:      sdk.CodeCrashed,
+	launch.KindExhausted:    sdk.CodeExhausted,
+	launch.KindInternal:     sdk.CodeInternal,
 }
 
 // startError turns a failed start into the error that callers get. Nothing of theirs has run.
 func startError(err error) error {
 	e, ok := errors.AsType[*launch.Error](err)
 	if !ok {
-		return plugin.AsError(err, plugin.NotStarted)
+		return sdk.AsError(err, sdk.NotStarted)
 	}
-	out := plugin.Errorf(startCodes[e.Kind], plugin.NotStarted, "%w", err)
+	out := sdk.Errorf(startCodes[e.Kind], sdk.NotStarted, "%w", err)
 	out.Hint = e.Hint
-	if reason, ok := errors.AsType[*plugin.Error](e.Err); ok {
+	if reason, ok := errors.AsType[*sdk.Error](e.Err); ok {
 		out.Code, out.Hint = reason.Code, reason.Hint // what Spec.Check said
 	}
 	if out.Hint == "" && blames(err) {
@@ -73,9 +73,9 @@ func (c *crash) Error() string {
 }
 
 // failed is the error of a call that was under way when the instance went.
-func (c *crash) failed(delivery plugin.Delivery) error {
-	e := plugin.Errorf(plugin.CodeCrashed, delivery, "%w", c)
-	if delivery != plugin.NotStarted {
+func (c *crash) failed(delivery sdk.Delivery) error {
+	e := sdk.Errorf(sdk.CodeCrashed, delivery, "%w", c)
+	if delivery != sdk.NotStarted {
 		e.Hint = "it may have had its effect; the backend is started again with the next call"
 	}
 	return e
@@ -93,7 +93,7 @@ func panicText(block string) string {
 
 // quarantined is the error of every call while a plugin is in quarantine.
 func quarantined(name string, crashes int, window time.Duration, last error, until time.Time) error {
-	return plugin.Errorf(plugin.CodeCrashed, plugin.NotStarted, "backend %s: in quarantine after %d crashes within %s; the last: %w",
+	return sdk.Errorf(sdk.CodeCrashed, sdk.NotStarted, "backend %s: in quarantine after %d crashes within %s; the last: %w",
 		name, crashes, window, last).
 		WithHint("install another build (hermes plugin install PATH), or wait: it is tried again at %s", until.Format(time.TimeOnly))
 }
@@ -101,5 +101,5 @@ func quarantined(name string, crashes int, window time.Duration, last error, unt
 // gaveUp is the error of a caller whose ctx ended while it waited for a plugin.
 func gaveUp(ctx context.Context, name string) error {
 	err := context.Cause(ctx)
-	return plugin.Errorf(plugin.AsError(err, plugin.NotStarted).Code, plugin.NotStarted, "backend %s: waiting for its plugin: %w", name, err)
+	return sdk.Errorf(sdk.AsError(ctx.Err(), sdk.NotStarted).Code, sdk.NotStarted, "backend %s: waiting for its plugin: %w", name, err)
 }

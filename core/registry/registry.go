@@ -1,4 +1,5 @@
-package core
+// Package registry finds, supervises and shares the plugins of backends.
+package registry
 
 import (
 	"context"
@@ -11,24 +12,43 @@ import (
 	"time"
 
 	"github.com/hermes-framework/hermes/internal/launch"
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
-// registryConfig says where backends are.
-type registryConfig struct {
-	dirs       []string     // searched in order
-	lockFile   string       // empty: nothing in dirs is trusted
-	builtin    []Builtin    // come before dirs
-	runtimeDir string       // for run directories; must be there, 0700
-	log        *slog.Logger // nil: none
+// Builtin is a backend that lives in the embedding program itself, which is started once more to serve it, see sdk.ServeBuiltin.
+type Builtin struct {
+	Name string
+	Path string   // the program; empty: the running one
+	Args []string // nil: sdk.BuiltinArgs(Name)
+	Env  []string // "K=V" entries, added to the allow-listed environment of every plugin
 }
 
-// registry finds backends, checks that they may run, starts them when they are first needed, watches over them and shares
-// them between callers.
-type registry struct {
-	cfg   registryConfig
+// PluginStatus is a backend that the engine knows of.
+type PluginStatus struct {
+	Name    string `json:"name"`
+	Path    string `json:"path"`
+	Builtin bool   `json:"builtin"`
+	Trusted bool   `json:"trusted"`
+	SHA256  string `json:"sha256,omitempty"`
+	Problem string `json:"problem,omitempty"` // why it cannot be used, in a sentence
+	State   string `json:"state"`             // stopped, running, backoff, quarantined
+}
+
+// Config says where backends are.
+type Config struct {
+	Dirs       []string     // searched in order; absolute
+	LockFile   string       // empty: nothing in Dirs is trusted
+	Builtin    []Builtin    // come before Dirs
+	RuntimeDir string       // for run directories; must be there, 0700
+	Log        *slog.Logger // nil: none
+}
+
+// Registry finds backends, checks that they may run, starts them when they are first needed, watches over them and shares
+// them between callers. Its methods may be called concurrently.
+type Registry struct {
+	cfg   Config
 	tune  tuning
-	ctx   context.Context // ends with close
+	ctx   context.Context // ends with Close
 	end   context.CancelFunc
 	sweep sync.Once
 	work  sync.WaitGroup // starts, supervisors and probes
@@ -70,18 +90,19 @@ var defaultTuning = tuning{
 	goneWait:     250 * time.Millisecond,
 }
 
-func newRegistry(cfg registryConfig) *registry {
-	if cfg.log == nil {
-		cfg.log = slog.New(slog.DiscardHandler)
+// New makes a Registry. It starts nothing. The caller must close it.
+func New(cfg Config) *Registry {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	// The registry's plugins outlive the call that starts them, and end with close.
-	ctx, end := context.WithCancel(context.Background()) //nolint:forbidigo // the root of what close ends
-	return &registry{cfg: cfg, tune: defaultTuning, ctx: ctx, end: end, backends: make(map[string]*supervised)}
+	// The registry's plugins outlive the call that starts them, and end with Close.
+	ctx, end := context.WithCancel(context.Background()) //nolint:forbidigo // the root of what Close ends
+	return &Registry{cfg: cfg, tune: defaultTuning, ctx: ctx, end: end, backends: make(map[string]*supervised)}
 }
 
-// backend returns the backend with this name, or the one that serves targets with this scheme. It is running when backend returns; the
+// Backend returns the backend with this name, or the one that serves targets with this scheme. It is running when this returns; the
 // Backend survives crashes of its plugin, and is shared.
-func (r *registry) backend(ctx context.Context, name string) (plugin.Backend, error) {
+func (r *Registry) Backend(ctx context.Context, name string) (sdk.Backend, error) {
 	found, err := r.find(name)
 	if err != nil {
 		return nil, err
@@ -96,11 +117,11 @@ func (r *registry) backend(ctx context.Context, name string) (plugin.Backend, er
 	return b, nil
 }
 
-func (r *registry) supervised(name string) (*supervised, error) {
+func (r *Registry) supervised(name string) (*supervised, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
-		return nil, errRegistryClosed
+		return nil, errClosed
 	}
 	b, ok := r.backends[name]
 	if !ok {
@@ -110,11 +131,11 @@ func (r *registry) supervised(name string) (*supervised, error) {
 	return b, nil
 }
 
-var errRegistryClosed = &plugin.Error{Code: plugin.CodeClosed, Message: "the engine is closed"}
+var errClosed = &sdk.Error{Code: sdk.CodeClosed, Message: "the engine is closed"}
 
-// close ends all plugins, side by side, and returns when nothing that the registry began is left. It is idempotent, and bounded also if
+// Close ends all plugins, side by side, and returns when nothing that the registry began is left. It is idempotent, and bounded also if
 // ctx has no end.
-func (r *registry) close(ctx context.Context) error {
+func (r *Registry) Close(ctx context.Context) error {
 	r.mu.Lock()
 	r.closed = true
 	r.mu.Unlock()
@@ -124,7 +145,7 @@ func (r *registry) close(ctx context.Context) error {
 	errs := make(chan error, len(r.backends))
 	var stops sync.WaitGroup
 	for _, b := range r.backends {
-		stops.Go(func() { errs <- b.stop(ctx) })
+		stops.Go(func() { errs <- b.stop(ctx) }) // bounded
 	}
 	stops.Wait()
 	close(errs)
@@ -139,19 +160,19 @@ func (r *registry) close(ctx context.Context) error {
 }
 
 // sweepLeftovers removes what dead programs have left in the runtime directory, and beside it if it is one program's own.
-func (r *registry) sweepLeftovers() {
-	base := r.cfg.runtimeDir
+func (r *Registry) sweepLeftovers() {
+	base := r.cfg.RuntimeDir
 	swept := launch.Sweep(base)
 	if strings.HasPrefix(filepath.Base(base), launch.OwnerPrefix) {
 		swept = append(swept, launch.Sweep(filepath.Dir(base))...)
 	}
 	for _, dir := range swept {
-		r.cfg.log.Debug("removed what a dead program had left", "directory", dir)
+		r.cfg.Log.Debug("removed what a dead program had left", "directory", dir)
 	}
 }
 
 // spec says how to launch the backend called name. It is asked anew for each start: the binary and the lock may have changed.
-func (r *registry) spec(name string) (launch.Spec, error) {
+func (r *Registry) spec(name string) (launch.Spec, error) {
 	found, err := r.find(name)
 	if err != nil {
 		return launch.Spec{}, err
@@ -159,20 +180,20 @@ func (r *registry) spec(name string) (launch.Spec, error) {
 	spec := launch.Spec{
 		Name:       found.name,
 		Path:       found.path,
-		RuntimeDir: r.cfg.runtimeDir,
+		RuntimeDir: r.cfg.RuntimeDir,
 		Handshake: launch.Handshake{
-			CookieKey: plugin.CookieKey, CookieValue: plugin.CookieValue, Versions: []int{plugin.ProtocolVersion},
+			CookieKey: sdk.CookieKey, CookieValue: sdk.CookieValue, Versions: []int{sdk.ProtocolVersion},
 		},
 		StartTimeout: r.tune.startTimeout,
-		DialOptions:  plugin.DialOptions(),
+		DialOptions:  sdk.DialOptions(),
 		Shutdown:     shutdown,
-		Logger:       r.cfg.log,
+		Logger:       r.cfg.Log,
 	}
 	if found.builtin != nil {
 		spec.Trusted, spec.Args, spec.Env = true, found.builtin.Args, found.builtin.Env
 		return spec, nil
 	}
-	trusted, err := readTrust(r.cfg.lockFile)
+	trusted, err := readTrust(r.cfg.LockFile)
 	if err != nil {
 		return launch.Spec{}, err
 	}

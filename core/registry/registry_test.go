@@ -1,4 +1,4 @@
-package core
+package registry
 
 import (
 	"bytes"
@@ -6,31 +6,20 @@ import (
 	"os"
 	"testing"
 
-	"github.com/hermes-framework/hermes/plugin"
-	"github.com/hermes-framework/hermes/plugins/local"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
-
-// serveLocal as the only argument makes the test binary a plugin: the built-in backend re-executes the running program.
-const serveLocal = "registry-test-serve-local"
-
-func init() {
-	if len(os.Args) == 2 && os.Args[1] == serveLocal {
-		plugin.Serve(local.New())
-		os.Exit(0)
-	}
-}
 
 func builtinLocal() []Builtin { return []Builtin{{Name: "local", Args: []string{serveLocal}}} }
 
-func testRegistry(t *testing.T, cfg registryConfig) *registry {
+func testRegistry(t *testing.T, cfg Config) *Registry {
 	t.Helper()
-	cfg.runtimeDir = shortDir(t)
-	r := newRegistry(cfg)
+	cfg.RuntimeDir = shortDir(t)
+	r := New(cfg)
 	t.Cleanup(func() {
-		if err := r.close(context.WithoutCancel(t.Context())); err != nil {
+		if err := r.Close(context.WithoutCancel(t.Context())); err != nil {
 			t.Errorf("close: %v", err)
 		}
-		if left, err := os.ReadDir(cfg.runtimeDir); err != nil || len(left) > 0 {
+		if left, err := os.ReadDir(cfg.RuntimeDir); err != nil || len(left) > 0 {
 			t.Errorf("left in the runtime directory: %v, %v", left, err)
 		}
 	})
@@ -49,18 +38,18 @@ func shortDir(t *testing.T) string {
 }
 
 func TestBuiltinBackendRunsACommand(t *testing.T) {
-	r := testRegistry(t, registryConfig{builtin: builtinLocal()})
+	r := testRegistry(t, Config{Builtin: builtinLocal()})
 
-	b, err := r.backend(t.Context(), "local")
+	b, err := r.Backend(t.Context(), "local")
 	if err != nil {
 		t.Fatal(err)
 	}
-	env, err := b.Open(t.Context(), plugin.OpenRequest{ID: "e1", Target: "local:"})
+	env, err := b.Open(t.Context(), sdk.OpenRequest{ID: "e1", Target: "local:"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	st, err := env.Exec(t.Context(), plugin.Command{Argv: []string{"sh", "-c", "echo hello; exit 3"}, InheritEnv: true}, plugin.IO{Stdout: &out})
+	st, err := env.Exec(t.Context(), sdk.Command{Argv: []string{"sh", "-c", "echo hello; exit 3"}, InheritEnv: true}, sdk.IO{Stdout: &out})
 	if err != nil || st.Code != 3 || out.String() != "hello\n" {
 		t.Fatalf("Exec = %+v, %v, output %q; want code 3 and hello", st, err, out.String())
 	}
@@ -77,12 +66,12 @@ func BenchmarkStart(b *testing.B) {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	for b.Loop() {
-		r := newRegistry(registryConfig{builtin: builtinLocal(), runtimeDir: dir})
-		if _, err := r.backend(b.Context(), "local"); err != nil {
+		r := New(Config{Builtin: builtinLocal(), RuntimeDir: dir})
+		if _, err := r.Backend(b.Context(), "local"); err != nil {
 			b.Fatal(err)
 		}
 		b.StopTimer()
-		if err := r.close(b.Context()); err != nil {
+		if err := r.Close(b.Context()); err != nil {
 			b.Fatal(err)
 		}
 		b.StartTimer()
@@ -97,12 +86,12 @@ func BenchmarkStop(b *testing.B) {
 	defer func() { _ = os.RemoveAll(dir) }()
 	for b.Loop() {
 		b.StopTimer()
-		r := newRegistry(registryConfig{builtin: builtinLocal(), runtimeDir: dir})
-		if _, err := r.backend(b.Context(), "local"); err != nil {
+		r := New(Config{Builtin: builtinLocal(), RuntimeDir: dir})
+		if _, err := r.Backend(b.Context(), "local"); err != nil {
 			b.Fatal(err)
 		}
 		b.StartTimer()
-		if err := r.close(b.Context()); err != nil {
+		if err := r.Close(b.Context()); err != nil {
 			b.Fatal(err)
 		}
 	}

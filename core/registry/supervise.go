@@ -1,4 +1,4 @@
-package core
+package registry
 
 import (
 	"context"
@@ -11,12 +11,12 @@ import (
 	"google.golang.org/grpc/connectivity"
 
 	"github.com/hermes-framework/hermes/internal/launch"
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
-// supervised is a backend whose plugin may crash and be started again. It implements plugin.Backend.
+// supervised is a backend whose plugin may crash and be started again. It implements sdk.Backend.
 type supervised struct {
-	r    *registry
+	r    *Registry
 	name string
 
 	mu       sync.Mutex
@@ -26,7 +26,7 @@ type supervised struct {
 	started  int
 }
 
-var _ plugin.Backend = (*supervised)(nil)
+var _ sdk.Backend = (*supervised)(nil)
 
 // start is one attempt, shared by everybody who waits for it.
 type start struct {
@@ -79,24 +79,24 @@ func (b *supervised) begin() (*start, error) {
 	b.r.mu.Lock()
 	defer b.r.mu.Unlock()
 	if b.r.closed {
-		return nil, errRegistryClosed
+		return nil, errClosed
 	}
 	s := &start{done: make(chan struct{})}
 	b.starting = s
 	wait := b.record.notBefore.Sub(now)
-	b.r.work.Go(func() { b.run(s, wait) })
+	b.r.work.Go(func() { b.run(s, wait) }) // ends with the start or r.ctx; Close waits for it
 	return s, nil
 }
 
 // run starts an instance and tells everybody who waits.
 func (b *supervised) run(s *start, wait time.Duration) {
-	err := sleep(b.r.ctx, wait)
+	err := pause(b.r.ctx, wait)
 	var inst *instance
 	if err == nil {
 		inst, err = b.launch()
 	}
 	if b.r.ctx.Err() != nil && err != nil {
-		err = errRegistryClosed
+		err = errClosed
 	}
 
 	b.mu.Lock()
@@ -116,6 +116,18 @@ func (b *supervised) run(s *start, wait time.Duration) {
 	close(s.done)
 }
 
+// pause waits for d, or less if ctx is done first; then it returns the cause.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
 func (b *supervised) launch() (*instance, error) {
 	b.r.sweep.Do(b.r.sweepLeftovers)
 	spec, err := b.r.spec(b.name)
@@ -127,14 +139,14 @@ func (b *supervised) launch() (*instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	b.r.cfg.log.Debug("plugin started", "plugin", b.name, "pid", process.PID(), "ms", time.Since(began).Milliseconds())
+	b.r.cfg.Log.Debug("plugin started", "plugin", b.name, "pid", process.PID(), "ms", time.Since(began).Milliseconds())
 
 	b.started++
 	inst := &instance{
-		b: b, process: process, client: plugin.NewClient(process.Conn()), number: b.started, began: time.Now(),
+		b: b, process: process, client: sdk.NewClient(process.Conn()), number: b.started, began: time.Now(),
 		gone: make(chan struct{}),
 	}
-	b.r.work.Go(inst.watch)
+	b.r.work.Go(inst.watch) // ends with the process, which Close ends before it waits
 	return inst, nil
 }
 
@@ -192,18 +204,18 @@ func (b *supervised) call(ctx context.Context, again func(error) bool, f func(*i
 			return err
 		}
 		if !first || ctx.Err() != nil || !again(err) {
-			return inst.why.failed(plugin.AsError(err, plugin.MayHaveRun).Delivery)
+			return inst.why.failed(sdk.AsError(err, sdk.MayHaveRun).Delivery)
 		}
-		b.r.cfg.log.Warn("call made again on a new instance of the plugin", "plugin", b.name, "error", inst.why)
+		b.r.cfg.Log.Warn("call made again on a new instance of the plugin", "plugin", b.name, "error", inst.why)
 	}
 }
 
 // always is the again of calls that may be made twice.
 func always(error) bool { return true }
 
-// Info implements plugin.Backend. The plugin is asked once in its life.
-func (b *supervised) Info(ctx context.Context) (plugin.Info, error) {
-	var info plugin.Info
+// Info implements sdk.Backend. The plugin is asked once in its life.
+func (b *supervised) Info(ctx context.Context) (sdk.Info, error) {
+	var info sdk.Info
 	err := b.call(ctx, always, func(inst *instance) error {
 		var err error
 		info, err = inst.describe(ctx)
@@ -212,8 +224,8 @@ func (b *supervised) Info(ctx context.Context) (plugin.Info, error) {
 	return info, err
 }
 
-// Open implements plugin.Backend. The Environment survives crashes of the plugin: it is opened again, by its ID, when it is next used.
-func (b *supervised) Open(ctx context.Context, req plugin.OpenRequest) (plugin.Environment, error) {
+// Open implements sdk.Backend. The Environment survives crashes of the plugin: it is opened again, by its ID, when it is next used.
+func (b *supervised) Open(ctx context.Context, req sdk.OpenRequest) (sdk.Environment, error) {
 	env := newSupervisedEnvironment(b, req)
 	err := b.call(ctx, always, func(inst *instance) error {
 		_, err := env.on(ctx, inst)
@@ -229,14 +241,14 @@ func (b *supervised) Open(ctx context.Context, req plugin.OpenRequest) (plugin.E
 type instance struct {
 	b       *supervised
 	process *launch.Process
-	client  *plugin.Client
+	client  *sdk.Client
 	number  int // counts the lives
 	began   time.Time
 	gone    chan struct{} // closed when the process has ended and why is set
 	why     *crash
 
 	mu       sync.Mutex
-	info     *plugin.Info
+	info     *sdk.Info
 	calls    int // under way
 	probe    *time.Timer
 	hung     bool
@@ -275,13 +287,13 @@ func (i *instance) watch() {
 		i.b.mu.Lock()
 		i.b.record.crashed(why, time.Since(i.began), i.b.r.tune, i.b.r.fingerprint(i.b.name))
 		i.b.mu.Unlock()
-		i.b.r.cfg.log.Error("plugin ended", "plugin", i.b.name, "pid", i.process.PID(), "how", exit.String(), "hung", why.hung,
+		i.b.r.cfg.Log.Error("plugin ended", "plugin", i.b.name, "pid", i.process.PID(), "how", exit.String(), "hung", why.hung,
 			"out_of_memory", exit.OutOfMemory, "stderr", lastPart(exit.Stderr, 2000))
 	}
 	i.why = why
 	close(i.gone)
 	if err := i.process.Kill(); err != nil { // it is dead: this removes its directory
-		i.b.r.cfg.log.Warn("clear up after a plugin", "plugin", i.b.name, "error", err)
+		i.b.r.cfg.Log.Warn("clear up after a plugin", "plugin", i.b.name, "error", err)
 	}
 }
 
@@ -301,10 +313,10 @@ func (i *instance) stop(ctx context.Context) error {
 }
 
 func shutdown(ctx context.Context, conn *grpc.ClientConn) error {
-	return plugin.NewClient(conn).Shutdown(ctx)
+	return sdk.NewClient(conn).Shutdown(ctx)
 }
 
-func (i *instance) describe(ctx context.Context) (plugin.Info, error) {
+func (i *instance) describe(ctx context.Context) (sdk.Info, error) {
 	i.mu.Lock()
 	known := i.info
 	i.mu.Unlock()
@@ -313,7 +325,7 @@ func (i *instance) describe(ctx context.Context) (plugin.Info, error) {
 	}
 	info, err := i.client.Info(ctx)
 	if err != nil {
-		return plugin.Info{}, err
+		return sdk.Info{}, err
 	}
 	i.mu.Lock()
 	i.info = &info
@@ -321,18 +333,18 @@ func (i *instance) describe(ctx context.Context) (plugin.Info, error) {
 	return cloneInfo(info), nil
 }
 
-func cloneInfo(info plugin.Info) plugin.Info {
+func cloneInfo(info sdk.Info) sdk.Info {
 	info.Schemes, info.Capabilities = slices.Clone(info.Schemes), slices.Clone(info.Capabilities)
 	return info
 }
 
 // lostBy says whether err comes from the loss of the instance, not from the backend. When it does, the instance is gone.
 func (i *instance) lostBy(ctx context.Context, err error) bool {
-	if ctx.Err() != nil && !errors.Is(err, plugin.ErrCrashed) {
+	if ctx.Err() != nil && !errors.Is(err, sdk.ErrCrashed) {
 		return false // that is why it failed
 	}
 	if i.isGone() {
-		return isLoss(err) || errors.Is(err, plugin.ErrInternal) || errors.Is(err, plugin.ErrCanceled)
+		return isLoss(err) || errors.Is(err, sdk.ErrInternal) || errors.Is(err, sdk.ErrCanceled)
 	}
 	if !isLoss(err) {
 		return false
@@ -357,7 +369,7 @@ func (i *instance) lostBy(ctx context.Context, err error) bool {
 
 // isLoss says whether an error is one that a lost connection causes.
 func isLoss(err error) bool {
-	return errors.Is(err, plugin.ErrCrashed) || errors.Is(err, plugin.ErrUnavailable)
+	return errors.Is(err, sdk.ErrCrashed) || errors.Is(err, sdk.ErrUnavailable)
 }
 
 // begin notes that a call is under way. Only then is the plugin asked for signs of life: an idle program does not wake up.
@@ -385,8 +397,8 @@ func (i *instance) arm(d time.Duration) {
 	if i.stopping {
 		return // close may wait for the work already
 	}
-	i.b.r.work.Add(1) // until the probe has run, or was disarmed
-	i.probe = time.AfterFunc(d, func() {
+	i.b.r.work.Add(1)                    // until the probe has run, or was disarmed
+	i.probe = time.AfterFunc(d, func() { // counted in work, for which Close waits
 		defer i.b.r.work.Done()
 		i.check()
 	})
@@ -415,7 +427,7 @@ func (i *instance) check() {
 	hung := i.hung
 	i.mu.Unlock()
 	if hung {
-		i.b.r.cfg.log.Error("plugin does not answer and is replaced", "plugin", i.b.name, "pid", i.process.PID())
+		i.b.r.cfg.Log.Error("plugin does not answer and is replaced", "plugin", i.b.name, "pid", i.process.PID())
 		_ = i.process.Kill() // watch reports what cannot be ended
 	}
 }

@@ -1,4 +1,4 @@
-package core
+package registry
 
 import (
 	"context"
@@ -12,8 +12,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hermes-framework/hermes/core/secfile"
 	"github.com/hermes-framework/hermes/internal/launch"
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
 // trust is plugins.lock: the binaries that its owner lets run.
@@ -40,7 +41,7 @@ func readTrust(file string) (trust, error) {
 	if file == "" {
 		return t, nil
 	}
-	data, err := readOwned(file, 0o022)
+	data, err := secfile.ReadOwned(file, 0o022)
 	if errors.Is(err, fs.ErrNotExist) {
 		return t, nil
 	}
@@ -59,7 +60,7 @@ func readTrust(file string) (trust, error) {
 }
 
 func corruptTrust(file, what string) error {
-	return plugin.Errorf(plugin.CodeInvalid, plugin.NotStarted, "plugins.lock: %s is corrupt: %s", file, what).
+	return sdk.Errorf(sdk.CodeInvalid, sdk.NotStarted, "plugins.lock: %s is corrupt: %s", file, what).
 		WithHint("move it away and trust the plugins again: hermes plugin trust PATH")
 }
 
@@ -76,14 +77,14 @@ func (t trust) check(name, path, sum string) error {
 		known = true
 	}
 	if known {
-		return plugin.Errorf(plugin.CodeUntrusted, plugin.NotStarted, "has changed since it was trusted").
+		return sdk.Errorf(sdk.CodeUntrusted, sdk.NotStarted, "has changed since it was trusted").
 			WithHint("if you know why: hermes plugin trust %s", path)
 	}
 	return untrusted(path)
 }
 
-func untrusted(path string) *plugin.Error {
-	return plugin.Errorf(plugin.CodeUntrusted, plugin.NotStarted, "is not trusted").
+func untrusted(path string) *sdk.Error {
+	return sdk.Errorf(sdk.CodeUntrusted, sdk.NotStarted, "is not trusted").
 		WithHint("hermes plugin trust %s", path)
 }
 
@@ -107,9 +108,9 @@ func resolveDir(path string) string {
 	return filepath.Join(dir, filepath.Base(path))
 }
 
-// TrustPlugin lets the backend binary at path run: it writes its name, path and hash to lockFile. The file must be called
+// Trust lets the backend binary at path run: it writes its name, path and hash to lockFile. Several programs may do so at once. The file must be called
 // hermes-backend-NAME, and only its owner and root may be able to change it. It is read, not executed.
-func TrustPlugin(lockFile, path string) (PluginStatus, error) {
+func Trust(lockFile, path string) (PluginStatus, error) {
 	name, err := nameOf(path)
 	if err != nil {
 		return PluginStatus{}, err
@@ -121,18 +122,18 @@ func TrustPlugin(lockFile, path string) (PluginStatus, error) {
 	return recordTrust(lockFile, name, bin)
 }
 
-// InstallPlugin copies the backend binary at path into dir, which it makes if need be, and trusts the copy. A manifest beside it
+// Install copies the backend binary at path into dir, which it makes if need be, and trusts the copy. A manifest beside it
 // (hermes-backend-NAME.json) is copied too. An older one of the same name is replaced.
-func InstallPlugin(lockFile, dir, path string) (PluginStatus, error) {
+func Install(lockFile, dir, path string) (PluginStatus, error) {
 	name, err := nameOf(path)
 	if err != nil {
 		return PluginStatus{}, err
 	}
 	if dir, err = filepath.Abs(dir); err != nil {
-		return PluginStatus{}, fileError(err)
+		return PluginStatus{}, secfile.Explain(err)
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // what is in it is no secret
-		return PluginStatus{}, fileError(err)
+		return PluginStatus{}, secfile.Explain(err)
 	}
 	bin, err := copyPlugin(path, filepath.Join(dir, backendPrefix+name))
 	if err != nil {
@@ -148,7 +149,7 @@ func InstallPlugin(lockFile, dir, path string) (PluginStatus, error) {
 func nameOf(path string) (string, error) {
 	name, ok := strings.CutPrefix(filepath.Base(path), backendPrefix)
 	if !ok || !backendName.MatchString(name) {
-		return "", plugin.Errorf(plugin.CodeInvalid, plugin.NotStarted, "%s: not called %sNAME", path, backendPrefix).
+		return "", sdk.Errorf(sdk.CodeInvalid, sdk.NotStarted, "%s: not called %sNAME", path, backendPrefix).
 			WithHint("rename it; NAME has lower-case letters, digits, '-' and '+'")
 	}
 	return name, nil
@@ -158,7 +159,7 @@ func nameOf(path string) (string, error) {
 func copyPlugin(from, to string) (launch.Binary, error) {
 	tmp, err := os.CreateTemp(filepath.Dir(to), ".install-*")
 	if err != nil {
-		return launch.Binary{}, fileError(err)
+		return launch.Binary{}, secfile.Explain(err)
 	}
 	bin, err := launch.Copy(from, tmp)
 	if err != nil {
@@ -172,7 +173,7 @@ func copyPlugin(from, to string) (launch.Binary, error) {
 	}
 	if err != nil {
 		_ = os.Remove(tmp.Name()) // the first error tells more
-		return launch.Binary{}, fileError(err)
+		return launch.Binary{}, secfile.Explain(err)
 	}
 	bin.Path = resolveDir(to)
 	return bin, nil
@@ -185,10 +186,10 @@ func copyManifest(from, to string) error {
 		return nil
 	}
 	if err != nil {
-		return fileError(err)
+		return secfile.Explain(err)
 	}
 	if err := os.WriteFile(to+".json", data, 0o644); err != nil { //nolint:gosec // no secret
-		return fileError(err)
+		return secfile.Explain(err)
 	}
 	return nil
 }
@@ -204,15 +205,15 @@ func recordTrust(lockFile, name string, bin launch.Binary) (PluginStatus, error)
 // addTrust puts an entry in the lock, in place of the one for the same name and path.
 func addTrust(file string, entry trustEntry) error {
 	if file == "" {
-		return plugin.Errorf(plugin.CodeInvalid, plugin.NotStarted, "no plugins.lock is configured")
+		return sdk.Errorf(sdk.CodeInvalid, sdk.NotStarted, "no plugins.lock is configured")
 	}
 	dir := filepath.Dir(file)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fileError(err)
+		return secfile.Explain(err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), trustWait) //nolint:forbidigo // a short wait that nobody needs to cut shorter
 	defer cancel()
-	unlock, err := lockFile(ctx, filepath.Join(dir, ".plugins.lock.lock"))
+	unlock, err := secfile.Lock(ctx, filepath.Join(dir, ".plugins.lock.lock"))
 	if err != nil {
 		return err
 	}
@@ -231,5 +232,5 @@ func addTrust(file string, entry trustEntry) error {
 	if err != nil {
 		return err
 	}
-	return writePrivate(file, append(data, '\n'))
+	return secfile.Write(file, append(data, '\n'))
 }

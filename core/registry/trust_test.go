@@ -1,4 +1,4 @@
-package core
+package registry
 
 import (
 	"errors"
@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
 // testBinary is a native program: this test.
@@ -34,7 +34,7 @@ func testBinary(t *testing.T, dir, name string) string {
 
 func wantError(t *testing.T, err, is error, says, hint string) {
 	t.Helper()
-	e, ok := errors.AsType[*plugin.Error](err)
+	e, ok := errors.AsType[*sdk.Error](err)
 	if !ok || !errors.Is(err, is) || !strings.Contains(err.Error(), says) || !strings.Contains(e.Hint, hint) {
 		t.Errorf("got %v; want a %v that says %q and hints at %q", err, is, says, hint)
 	}
@@ -43,23 +43,23 @@ func wantError(t *testing.T, err, is error, says, hint string) {
 func TestTrustOfABinary(t *testing.T) {
 	dir, lock := shortDir(t), filepath.Join(t.TempDir(), "config", "plugins.lock")
 	path := testBinary(t, dir, "x")
-	r := testRegistry(t, registryConfig{dirs: []string{dir}, lockFile: lock})
+	r := testRegistry(t, Config{Dirs: []string{dir}, LockFile: lock})
 
-	_, err := r.backend(t.Context(), "x")
-	wantError(t, err, plugin.ErrUntrusted, "is not trusted", "hermes plugin trust "+path)
-	_, err = r.backend(t.Context(), "y")
-	wantError(t, err, plugin.ErrNotFound, dir, "hermes plugin install PATH")
-	_, err = r.backend(t.Context(), "../x")
-	wantError(t, err, plugin.ErrInvalid, "not a name", "")
+	_, err := r.Backend(t.Context(), "x")
+	wantError(t, err, sdk.ErrUntrusted, "is not trusted", "hermes plugin trust "+path)
+	_, err = r.Backend(t.Context(), "y")
+	wantError(t, err, sdk.ErrNotFound, dir, "hermes plugin install PATH")
+	_, err = r.Backend(t.Context(), "../x")
+	wantError(t, err, sdk.ErrInvalid, "not a name", "")
 
-	st, err := TrustPlugin(lock, path)
+	st, err := Trust(lock, path)
 	if err != nil || !st.Trusted || st.Name != "x" || len(st.SHA256) != 64 {
-		t.Fatalf("TrustPlugin: %+v, %v", st, err)
+		t.Fatalf("Trust: %+v, %v", st, err)
 	}
 	if info, err := os.Stat(lock); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the lock: %v, %v", info, err)
 	}
-	all, err := r.list(t.Context())
+	all, err := r.List(t.Context())
 	if err != nil || len(all) != 1 || !all[0].Trusted || all[0].SHA256 != st.SHA256 || all[0].Problem != "" {
 		t.Errorf("list: %+v, %v", all, err)
 	}
@@ -72,23 +72,23 @@ func TestTrustOfABinary(t *testing.T) {
 	if err := errors.Join(err, f.Close()); err != nil {
 		t.Fatal(err)
 	}
-	_, err = r.backend(t.Context(), "x")
-	wantError(t, err, plugin.ErrUntrusted, "has changed", "hermes plugin trust "+path)
+	_, err = r.Backend(t.Context(), "x")
+	wantError(t, err, sdk.ErrUntrusted, "has changed", "hermes plugin trust "+path)
 }
 
-func TestInstallPlugin(t *testing.T) {
+func TestInstall(t *testing.T) {
 	from, dir, lock := shortDir(t), filepath.Join(shortDir(t), "plugins"), filepath.Join(t.TempDir(), "plugins.lock")
 	path := testBinary(t, from, "x")
 	if err := os.WriteFile(path+".json", []byte(`{"version":"1","schemes":["x+other"]}`), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 { // also over itself
-		st, err := InstallPlugin(lock, dir, path)
+		st, err := Install(lock, dir, path)
 		if err != nil || st.Path != filepath.Join(dir, "hermes-backend-x") || !st.Trusted {
-			t.Fatalf("InstallPlugin: %+v, %v", st, err)
+			t.Fatalf("Install: %+v, %v", st, err)
 		}
 	}
-	r := testRegistry(t, registryConfig{dirs: []string{dir}, lockFile: lock})
+	r := testRegistry(t, Config{Dirs: []string{dir}, LockFile: lock})
 	if f, err := r.find("x+other"); err != nil || f.name != "x" {
 		t.Errorf("by the manifest's scheme: %+v, %v", f, err)
 	}
@@ -100,8 +100,8 @@ func TestInstallPlugin(t *testing.T) {
 		t.Errorf("left: %v", left)
 	}
 
-	_, err = InstallPlugin(lock, dir, filepath.Join(from, "x"))
-	wantError(t, err, plugin.ErrInvalid, "not called hermes-backend-NAME", "rename")
+	_, err = Install(lock, dir, filepath.Join(from, "x"))
+	wantError(t, err, sdk.ErrInvalid, "not called hermes-backend-NAME", "rename")
 }
 
 func TestTrustIsWrittenByManyAtOnce(t *testing.T) {
@@ -128,13 +128,13 @@ func TestCorruptLock(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err := readTrust(lock)
-		wantError(t, err, plugin.ErrInvalid, lock, "hermes plugin trust PATH")
+		wantError(t, err, sdk.ErrInvalid, lock, "hermes plugin trust PATH")
 	}
 	if err := os.Chmod(lock, 0o666); err != nil {
 		t.Fatal(err)
 	}
 	_, err := readTrust(lock)
-	if !errors.Is(err, plugin.ErrPermission) || !strings.Contains(err.Error(), lock) {
+	if !errors.Is(err, sdk.ErrPermission) || !strings.Contains(err.Error(), lock) {
 		t.Errorf("a lock that everybody may write: %v", err)
 	}
 }
@@ -145,7 +145,7 @@ func TestJunkDirectory(t *testing.T) {
 	good := testBinary(t, junk, "good")
 	shadowed := testBinary(t, second, "good")
 	lock := filepath.Join(t.TempDir(), "plugins.lock")
-	if _, err := TrustPlugin(lock, good); err != nil {
+	if _, err := Trust(lock, good); err != nil {
 		t.Fatal(err)
 	}
 	at := func(name string) string { return filepath.Join(junk, backendPrefix+name) }
@@ -169,16 +169,16 @@ func TestJunkDirectory(t *testing.T) {
 		}
 	}
 
-	r := testRegistry(t, registryConfig{dirs: []string{junk, second, "relative", "/nonexistent"}, lockFile: lock})
+	r := testRegistry(t, Config{Dirs: []string{junk, second, "relative", "/nonexistent"}, LockFile: lock})
 	began := time.Now()
-	all, err := r.list(t.Context())
+	all, err := r.List(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if f, err := r.find("good"); err != nil || f.path != good {
 		t.Errorf("find: %+v, %v", f, err)
 	}
-	if _, err := r.find("unheard-of"); !errors.Is(err, plugin.ErrNotFound) {
+	if _, err := r.find("unheard-of"); !errors.Is(err, sdk.ErrNotFound) {
 		t.Errorf("find: %v", err)
 	}
 	if d := time.Since(began); d > 5*time.Second {

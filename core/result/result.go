@@ -1,12 +1,17 @@
-package core
+// Package result folds a cell's frames into its Result.
+package result
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/hermes-framework/hermes/core/cell"
 )
 
 // What a Result shows of each stream: the first 40 % and the last 60 % of shownMax bytes.
@@ -17,75 +22,96 @@ const (
 	spillMax  = 64 << 20
 )
 
-// collector folds a cell's frames into its Result, and tells of each as an Event. One goroutine uses it.
-type collector struct {
+// Collector folds the frames of one cell, and tells of each as an Event. One goroutine uses it.
+type Collector struct {
 	cell     string
-	emit     func(Event)
+	emit     func(cell.Event)
 	spillDir func() (string, error)
 	streams  [2]streamFold
 }
 
-func newCollector(cell string, emit func(Event), spillDir func() (string, error)) *collector {
-	c := &collector{cell: cell, emit: emit, spillDir: spillDir}
+// New makes the Collector of the cell with that id. emit may be nil. spillDir is asked, once for each stream that needs it, for a directory of the
+// caller's own in which large output is kept, one 0600 file for each stream.
+func New(cell string, emit func(cell.Event), spillDir func() (string, error)) *Collector {
+	c := &Collector{cell: cell, emit: emit, spillDir: spillDir}
 	c.streams[0].name, c.streams[1].name = "stdout", "stderr"
 	return c
 }
 
-// take folds one frame in.
-func (c *collector) take(f frame) {
-	if f.msg == nil {
-		c.output(&c.streams[f.stream-1], f)
+// Take folds one frame in. It does not keep the frame.
+func (c *Collector) Take(f cell.Frame) {
+	if f.Msg == nil {
+		c.output(&c.streams[f.Stream-1], f)
 		return
 	}
-	switch f.msg.str("t") {
+	switch f.Msg.Text("t") {
 	case "accepted":
-		c.tell(Event{Kind: EventAccepted})
+		c.Tell(cell.Event{Kind: cell.EventAccepted})
 	case "started":
-		c.tell(Event{Kind: EventStarted})
+		c.Tell(cell.Event{Kind: cell.EventStarted})
 	case "gap":
-		if n := f.msg.int("stream"); n == streamOut || n == streamErr {
-			c.gap(&c.streams[n-1], f.msg.int("from"), f.msg.int("to"))
+		if n := f.Msg.Int("stream"); n == cell.StreamOut || n == cell.StreamErr {
+			c.gap(&c.streams[n-1], f.Msg.Int("from"), f.Msg.Int("to"))
 		}
 	}
 }
 
-func (c *collector) tell(e Event) {
+// Tell passes an event of the cell on, in the goroutine of the caller.
+func (c *Collector) Tell(e cell.Event) {
 	e.Cell = c.cell
 	if c.emit != nil {
 		c.emit(e)
 	}
 }
 
-func (c *collector) note(text string) { c.tell(Event{Kind: EventNote, Text: text}) }
+// Note tells the user something.
+func (c *Collector) Note(text string) { c.Tell(cell.Event{Kind: cell.EventNote, Text: text}) }
 
-func (c *collector) output(s *streamFold, f frame) {
-	if err := s.add(f.data, c.spillDir, c.cell); err != nil {
-		c.note(fmt.Sprintf("the whole %s is not kept: %v", s.name, err))
+func (c *Collector) output(s *streamFold, f cell.Frame) {
+	if err := s.add(f.Data, c.spillDir, c.cell); err != nil {
+		c.Note(fmt.Sprintf("the whole %s is not kept: %v", s.name, err))
 	}
 	if c.emit != nil {
-		c.tell(Event{Kind: EventOutput, Stream: s.name, Offset: f.offset, Data: f.data, Text: s.text(f.data)})
+		c.Tell(cell.Event{Kind: cell.EventOutput, Stream: s.name, Offset: f.Offset, Data: f.Data, Text: s.text(f.Data)})
 	}
 }
 
-func (c *collector) gap(s *streamFold, from, to int64) {
+func (c *Collector) gap(s *streamFold, from, to int64) {
 	if to <= from {
 		return
 	}
 	s.skip(to-from, c.spillDir, c.cell)
-	c.tell(Event{Kind: EventGap, Stream: s.name, Offset: from, Omitted: to - from})
+	c.Tell(cell.Event{Kind: cell.EventGap, Stream: s.name, Offset: from, Omitted: to - from})
 }
 
-// finish completes cell with what was collected.
-func (c *collector) finish(cell *Cell) {
+// Complete asks for the last bytes of a stream of total bytes whose end never came, if that is so. fetch returns what is there between two offsets;
+// what is missing before data ends at begins. What fetch cannot return is counted as omitted.
+func (c *Collector) Complete(stream byte, total int64, fetch func(from, to int64) (data []byte, begins int64, err error)) {
+	s := &c.streams[stream-1]
+	if s.total >= total {
+		return
+	}
+	from := max(s.total, total-shownTail)
+	c.gap(s, s.total, from)
+	data, begins, err := fetch(from, total)
+	if err == nil {
+		c.gap(s, from, begins)
+		c.output(s, cell.Frame{Stream: stream, Offset: s.total, Data: data})
+	}
+	c.gap(s, s.total, total)
+}
+
+// Finish completes done with what was collected. Nothing may be called after it but Tell.
+func (c *Collector) Finish(done *cell.Cell) {
 	for i := range c.streams {
 		if rest := c.streams[i].carry; len(rest) > 0 {
-			c.tell(Event{Kind: EventOutput, Stream: c.streams[i].name, Offset: c.streams[i].total, Text: decodeText(rest)})
+			c.Tell(cell.Event{Kind: cell.EventOutput, Stream: c.streams[i].name, Offset: c.streams[i].total, Text: decodeText(rest)})
 		}
 	}
-	cell.Stdout, cell.StdoutBytes, cell.StdoutOmitted = c.streams[0].shown()
-	cell.Stderr, cell.StderrBytes, cell.StderrOmitted = c.streams[1].shown()
+	done.Stdout, done.StdoutBytes, done.StdoutOmitted = c.streams[0].shown()
+	done.Stderr, done.StderrBytes, done.StderrOmitted = c.streams[1].shown()
 	if out, err := c.streams[0].closeSpill(), c.streams[1].closeSpill(); out != "" || err != "" {
-		cell.Spill = &Spill{Stdout: out, Stderr: err}
+		done.Spill = &cell.Spill{Stdout: out, Stderr: err}
 	}
 }
 
@@ -188,7 +214,8 @@ func fileName(id string) string {
 	}) {
 		return id
 	}
-	return fmt.Sprintf("%x", digest("", "", id)[:16])
+	sum := sha256.Sum256([]byte(id))
+	return hex.EncodeToString(sum[:16])
 }
 
 func (s *streamFold) dropSpill() {

@@ -1,4 +1,7 @@
-package core
+// Package secfile keeps files that only their owner can read.
+//
+// Its errors are *sdk.Error: CodePermission for what others could read or change, with what to do; else as the file system says.
+package secfile
 
 import (
 	"context"
@@ -12,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
 // Files that only their owner can read: session records, locks, the list of trusted plugins.
@@ -23,18 +26,18 @@ const (
 	lockPollMax    = 100 * time.Millisecond
 )
 
-// privateDir makes the directory at path, 0700, and those above it that are missing. One that is there must be a
+// MakeDir makes the directory at path, 0700, and those above it that are missing. One that is there must be a
 // directory of ours that nobody else can enter; it is not changed.
-func privateDir(path string) error {
+func MakeDir(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return fileError(err)
+		return Explain(err)
 	}
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return fileError(err)
+		return Explain(err)
 	}
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
-		return fileError(&fs.PathError{Op: "lstat", Path: path, Err: err})
+		return Explain(&fs.PathError{Op: "lstat", Path: path, Err: err})
 	}
 	if uint32(st.Mode)&unix.S_IFMT != unix.S_IFDIR { //nolint:unconvert // 16 bits on macOS
 		return insecure(path, "is not a directory", "move it away, or name another directory")
@@ -42,24 +45,24 @@ func privateDir(path string) error {
 	return checkPrivate(path, st, 0o077, "chmod 700")
 }
 
-// readPrivate reads the file at path. It refuses one that is a link, that belongs to somebody else, or that others may read or write.
-func readPrivate(path string) ([]byte, error) { return readOwned(path, 0o077) }
+// Read reads the file at path. It refuses one that is a link, that belongs to somebody else, or that others may read or write.
+func Read(path string) ([]byte, error) { return ReadOwned(path, 0o077) }
 
-// readOwned is readPrivate for a file on which others may have the rights that are not in forbidden.
-func readOwned(path string, forbidden uint32) ([]byte, error) {
+// ReadOwned is Read for a file on which others may have the rights that are not in forbidden.
+func ReadOwned(path string, forbidden uint32) ([]byte, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ELOOP) {
 		return nil, insecure(path, "is a symbolic link", "remove it")
 	}
 	if err != nil {
-		return nil, fileError(&fs.PathError{Op: "open", Path: path, Err: err})
+		return nil, Explain(&fs.PathError{Op: "open", Path: path, Err: err})
 	}
 	f := os.NewFile(uintptr(fd), path)
 	defer func() { _ = f.Close() }() // only read from
 
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, fileError(&fs.PathError{Op: "fstat", Path: path, Err: err})
+		return nil, Explain(&fs.PathError{Op: "fstat", Path: path, Err: err})
 	}
 	if uint32(st.Mode)&unix.S_IFMT != unix.S_IFREG { //nolint:unconvert // 16 bits on macOS
 		return nil, insecure(path, "is not a regular file", "remove it")
@@ -70,9 +73,9 @@ func readOwned(path string, forbidden uint32) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(f, maxPrivateFile+1))
 	switch {
 	case err != nil:
-		return nil, fileError(err)
+		return nil, Explain(err)
 	case len(data) > maxPrivateFile:
-		return nil, plugin.Errorf(plugin.CodeInvalid, plugin.NotStarted, "%s: larger than %d bytes", path, maxPrivateFile)
+		return nil, sdk.Errorf(sdk.CodeInvalid, sdk.NotStarted, "%s: larger than %d bytes", path, maxPrivateFile)
 	}
 	return data, nil
 }
@@ -87,12 +90,12 @@ func checkPrivate(path string, st unix.Stat_t, forbidden uint32, chmod string) e
 	return nil
 }
 
-// writePrivate replaces the file at path with data: readers see the old content or the new, and nobody but the owner sees either.
-func writePrivate(path string, data []byte) error {
+// Write replaces the file at path with data: readers see the old content or the new, and nobody but the owner sees either.
+func Write(path string, data []byte) error {
 	// CreateTemp makes the file 0600 from the start.
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
-		return fileError(err)
+		return Explain(err)
 	}
 	_, err = f.Write(data)
 	if err == nil {
@@ -104,22 +107,31 @@ func writePrivate(path string, data []byte) error {
 	}
 	if err != nil {
 		_ = os.Remove(f.Name()) // the first error tells more
-		return fileError(err)
+		return Explain(err)
 	}
 	return nil
 }
 
-// lockFile takes an exclusive lock on the file at path, which it makes (0600) if need be, and waits for whoever has it until ctx is done.
+// Lock takes an exclusive lock on the file at path, which it makes (0600) if need be, and waits for whoever has it until ctx is done.
 // The file stays; the lock goes with unlock or with the process.
-func lockFile(ctx context.Context, path string) (unlock func(), err error) {
+func Lock(ctx context.Context, path string) (unlock func(), err error) {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o600)
 	if errors.Is(err, unix.ELOOP) {
 		return nil, insecure(path, "is a symbolic link", "remove it")
 	}
 	if err != nil {
-		return nil, fileError(&fs.PathError{Op: "open", Path: path, Err: err})
+		return nil, Explain(&fs.PathError{Op: "open", Path: path, Err: err})
 	}
 	f := os.NewFile(uintptr(fd), path)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		_ = f.Close() // nothing was written
+		return nil, Explain(&fs.PathError{Op: "fstat", Path: path, Err: err})
+	}
+	if err := checkPrivate(path, st, 0o022, "chmod 600"); err != nil { // who can write could hold the lock for ever
+		_ = f.Close()
+		return nil, err
+	}
 
 	for wait := lockPollMin; ; wait = min(2*wait, lockPollMax) {
 		err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
@@ -128,36 +140,30 @@ func lockFile(ctx context.Context, path string) (unlock func(), err error) {
 		}
 		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
 			_ = f.Close() // nothing was written
-			return nil, fileError(&fs.PathError{Op: "flock", Path: path, Err: err})
+			return nil, Explain(&fs.PathError{Op: "flock", Path: path, Err: err})
 		}
-		if err := sleep(ctx, wait); err != nil {
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
 			_ = f.Close()
-			return nil, plugin.Errorf(plugin.AsError(err, plugin.NotStarted).Code, plugin.NotStarted,
+			err := context.Cause(ctx)
+			return nil, sdk.Errorf(sdk.AsError(ctx.Err(), sdk.NotStarted).Code, sdk.NotStarted,
 				"%s: somebody else holds the lock: %w", path, err)
 		}
 	}
 }
 
-// sleep waits for d, or less if ctx is done first; then it returns the cause.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
 // insecure is the error about a file that cannot be relied on.
 func insecure(path, what, hint string) error {
-	return plugin.Errorf(plugin.CodePermission, plugin.NotStarted, "%s %s", path, what).WithHint("%s", hint)
+	return sdk.Errorf(sdk.CodePermission, sdk.NotStarted, "%s %s", path, what).WithHint("%s", hint)
 }
 
-// fileError classifies an error of the file system, whose text names the file, and says what to do where that is known.
-func fileError(err error) error {
-	classified := plugin.AsError(err, plugin.NotStarted)
+// Explain classifies an error of the file system, whose text names the file, and says what to do where that is known. Nil stays nil.
+func Explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	classified := sdk.AsError(err, sdk.NotStarted)
 	if classified.Hint != "" {
 		return classified
 	}

@@ -11,33 +11,33 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
-func main() { plugin.Serve(newBackend()) }
+func main() { sdk.Serve(newBackend()) }
 
-func newBackend() plugin.Backend {
-	return plugin.OpenRunners(plugin.Info{
+func newBackend() sdk.Backend {
+	return sdk.OpenRunners(sdk.Info{
 		Name: "chroot", Version: "1.0.0",
 		Description:  "commands in a root file system",
-		Capabilities: []plugin.Capability{plugin.CapStdin, plugin.CapDetach},
+		Capabilities: []sdk.Capability{sdk.CapStdin, sdk.CapDetach},
 	}, open)
 }
 
-func open(_ context.Context, req plugin.OpenRequest) (plugin.Runner, error) {
+func open(_ context.Context, req sdk.OpenRequest) (sdk.Runner, error) {
 	root, ok := strings.CutPrefix(req.Target, "chroot:")
 	if !ok || !strings.HasPrefix(root, "/") {
-		return nil, plugin.Errorf(plugin.CodeInvalid, plugin.NotStarted, "target %q is not of the form chroot:/dir", req.Target)
+		return nil, sdk.Errorf(sdk.CodeInvalid, sdk.NotStarted, "target %q is not of the form chroot:/dir", req.Target)
 	}
 	if os.Geteuid() != 0 {
-		return nil, plugin.Errorf(plugin.CodePermission, plugin.NotStarted, "open %s: only root may change its root directory", req.Target)
+		return nil, sdk.Errorf(sdk.CodePermission, sdk.NotStarted, "open %s: only root may change its root directory", req.Target)
 	}
-	return plugin.RunnerFunc(func(ctx context.Context, cmd plugin.Command, stdin []byte) (plugin.RunResult, error) {
+	return sdk.RunnerFunc(func(ctx context.Context, cmd sdk.Command, stdin []byte) (sdk.RunResult, error) {
 		return run(ctx, root, cmd, stdin)
 	}), nil
 }
 
-func run(ctx context.Context, root string, cmd plugin.Command, stdin []byte) (plugin.RunResult, error) {
+func run(ctx context.Context, root string, cmd sdk.Command, stdin []byte) (sdk.RunResult, error) {
 	var out, diag bytes.Buffer
 	c := exec.CommandContext(ctx, "chroot", append([]string{root}, cmd.Argv...)...)
 	c.Env = append([]string{}, cmd.Env...)
@@ -52,9 +52,9 @@ func run(ctx context.Context, root string, cmd plugin.Command, stdin []byte) (pl
 	var exit *exec.ExitError
 	switch err := c.Run(); {
 	case ctx.Err() != nil:
-		return plugin.RunResult{}, context.Cause(ctx)
+		return sdk.RunResult{}, context.Cause(ctx)
 	case err != nil && !errors.As(err, &exit) && !errors.Is(err, exec.ErrWaitDelay):
-		return plugin.RunResult{}, plugin.AsError(err, plugin.NotStarted)
+		return sdk.RunResult{}, sdk.AsError(err, sdk.NotStarted)
 	}
-	return plugin.RunResult{Stdout: out.Bytes(), Stderr: diag.Bytes(), Code: c.ProcessState.ExitCode()}, nil
+	return sdk.RunResult{Stdout: out.Bytes(), Stderr: diag.Bytes(), Code: c.ProcessState.ExitCode()}, nil
 }

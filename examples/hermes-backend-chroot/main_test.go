@@ -6,23 +6,23 @@ import (
 	"os/exec"
 	"testing"
 
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/internal/mustrun"
+	"github.com/hermes-framework/hermes/plugin/sdk"
+	"github.com/hermes-framework/hermes/plugin/sdk/sdktest"
 )
 
 func TestBackend(t *testing.T) {
-	if _, err := newBackend().Open(t.Context(), plugin.OpenRequest{ID: "a", Target: "chroot:dir"}); !errors.Is(err, plugin.ErrInvalid) {
+	if _, err := newBackend().Open(t.Context(), sdk.OpenRequest{ID: "a", Target: "chroot:dir"}); !errors.Is(err, sdk.ErrInvalid) {
 		t.Errorf("a relative directory: got %v", err)
 	}
 	if os.Geteuid() != 0 {
-		if _, err := newBackend().Open(t.Context(), plugin.OpenRequest{ID: "a", Target: "chroot:/"}); !errors.Is(err, plugin.ErrPermission) {
+		if _, err := newBackend().Open(t.Context(), sdk.OpenRequest{ID: "a", Target: "chroot:/"}); !errors.Is(err, sdk.ErrPermission) {
 			t.Errorf("as another user than root: got %v", err)
 		}
-		t.Skip("root: the tests run as another user")
+		mustrun.Skip(t, "root", "the tests run as another user")
 	}
 	if out, err := exec.CommandContext(t.Context(), "chroot", "/", "true").CombinedOutput(); err != nil {
-		t.Skipf("chroot: root may not do it here: %s", out)
+		mustrun.Skip(t, "chroot", "root may not do it here: %s", out)
 	}
-	for _, err := range plugin.CheckBackend(t.Context(), newBackend(), "chroot:/") {
-		t.Error(err)
-	}
+	sdktest.Run(t, newBackend(), "chroot:/")
 }

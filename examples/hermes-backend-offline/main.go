@@ -5,37 +5,37 @@ import (
 	"context"
 	"strings"
 
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 	"github.com/hermes-framework/hermes/plugins/local"
 )
 
-func main() { plugin.Serve(backend{local.New()}) }
+func main() { sdk.Serve(backend{local.New()}) }
 
 // backend is the local one, but for what follows.
-type backend struct{ plugin.Backend }
+type backend struct{ sdk.Backend }
 
-// Info implements plugin.Backend.
-func (b backend) Info(ctx context.Context) (plugin.Info, error) {
+// Info implements sdk.Backend.
+func (b backend) Info(ctx context.Context) (sdk.Info, error) {
 	info, err := b.Backend.Info(ctx)
 	info.Name, info.Version, info.Description = "offline", "1.0.0", "commands on this machine, without a network"
 	return info, err
 }
 
-// Open implements plugin.Backend.
-func (b backend) Open(ctx context.Context, req plugin.OpenRequest) (plugin.Environment, error) {
+// Open implements sdk.Backend.
+func (b backend) Open(ctx context.Context, req sdk.OpenRequest) (sdk.Environment, error) {
 	dir, ok := strings.CutPrefix(req.Target, "offline:")
 	if !ok {
-		return nil, plugin.Errorf(plugin.CodeInvalid, plugin.NotStarted, "target %q is not of the form offline: or offline:/dir", req.Target)
+		return nil, sdk.Errorf(sdk.CodeInvalid, sdk.NotStarted, "target %q is not of the form offline: or offline:/dir", req.Target)
 	}
 	req.Target = "local:" + dir
 	inner, err := b.Backend.Open(ctx, req)
 	if err != nil {
 		return nil, err
 	}
-	env := environment{Environment: inner, Dialer: inner.(plugin.Dialer), Files: inner.(plugin.Files)}
-	status, err := env.Exec(ctx, plugin.Command{Argv: []string{"true"}}, plugin.IO{})
+	env := environment{Environment: inner, Dialer: inner.(sdk.Dialer), Files: inner.(sdk.Files)}
+	status, err := env.Exec(ctx, sdk.Command{Argv: []string{"true"}}, sdk.IO{})
 	if err == nil && status.Code != 0 {
-		err = plugin.Errorf(plugin.CodeUnsupported, plugin.NotStarted, "open %s: this machine lets nobody but root make namespaces", req.Target).
+		err = sdk.Errorf(sdk.CodeUnsupported, sdk.NotStarted, "open %s: this machine lets nobody but root make namespaces", req.Target).
 			WithHint("try: unshare --map-current-user --net true")
 	}
 	if err != nil {
@@ -46,13 +46,13 @@ func (b backend) Open(ctx context.Context, req plugin.OpenRequest) (plugin.Envir
 }
 
 type environment struct {
-	plugin.Environment
-	plugin.Dialer
-	plugin.Files
+	sdk.Environment
+	sdk.Dialer
+	sdk.Files
 }
 
-// Exec implements plugin.Environment: the command gets a network namespace of its own, in which there is nothing.
-func (e environment) Exec(ctx context.Context, cmd plugin.Command, stdio plugin.IO) (plugin.ExitStatus, error) {
+// Exec implements sdk.Environment: the command gets a network namespace of its own, in which there is nothing.
+func (e environment) Exec(ctx context.Context, cmd sdk.Command, stdio sdk.IO) (sdk.ExitStatus, error) {
 	cmd.Argv = append([]string{"/usr/bin/unshare", "--map-current-user", "--net", "--"}, cmd.Argv...)
 	return e.Environment.Exec(ctx, cmd, stdio)
 }

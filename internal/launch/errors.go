@@ -165,7 +165,7 @@ func (c *child) explain(err error) *Error {
 		e.Reason = "the start was given up: " + err.Error()
 	case seen == nil:
 		e.Reason = "it closed its stdout without a handshake" + lastLine(e.Stderr, stray)
-		e.Hint = "check that the file is a Hermes backend plugin: plugin.Serve prints the handshake"
+		e.Hint = "check that the file is a Hermes backend plugin: sdk.Serve prints the handshake"
 	default:
 		e.Reason = "no connection: " + err.Error()
 	}

@@ -121,7 +121,7 @@ func connect(ctx context.Context, spec Spec, c *child) (*Process, error) {
 	p := &Process{spec: spec, child: c, client: goplugin.NewClient(config), steps: defaultLadder}
 
 	answered := make(chan error, 1)
-	go func() { answered <- p.dispense(ctx) }()
+	go func() { answered <- p.dispense(ctx) }() // waited for below: it ends with ctx or the process
 
 	select {
 	case err = <-answered:

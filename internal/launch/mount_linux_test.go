@@ -5,15 +5,17 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/hermes-framework/hermes/internal/mustrun"
 )
 
 func TestNoexecRuntimeDirectory(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("needs root: a mount")
+		mustrun.Skip(t, "root", "to mount")
 	}
 	dir := shortDir(t)
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_NOEXEC, "size=1m"); err != nil {
-		t.Skipf("needs a mount of tmpfs: %v", err)
+		mustrun.Skip(t, "mount", "a tmpfs cannot be mounted: %v", err)
 	}
 	t.Cleanup(func() { must(t, syscall.Unmount(dir, 0)) })
 	spec := badSpec(t, "ok")
@@ -26,11 +28,11 @@ func TestNoexecRuntimeDirectory(t *testing.T) {
 
 func TestFullRuntimeDirectory(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("needs root: a mount")
+		mustrun.Skip(t, "root", "to mount")
 	}
 	dir := shortDir(t)
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
-		t.Skipf("needs a mount of tmpfs: %v", err)
+		mustrun.Skip(t, "mount", "a tmpfs cannot be mounted: %v", err)
 	}
 	t.Cleanup(func() { must(t, syscall.Unmount(dir, 0)) })
 	spec := badSpec(t, "ok")

@@ -15,6 +15,8 @@ import (
 	"testing"
 
 	goplugin "github.com/hashicorp/go-plugin"
+
+	"github.com/hermes-framework/hermes/internal/mustrun"
 )
 
 // pluginDir is a directory as a user's plugin directory is: nobody else can write on the way to it, but for sticky /tmp.
@@ -111,7 +113,7 @@ func must(t *testing.T, err error) {
 
 func TestBinaryOfAnotherUser(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("needs root: only root can give a file to another user")
+		mustrun.Skip(t, "root", "only root can give a file to another user")
 	}
 	const nobody = 65534
 	spec := badSpec(t, "ok")
@@ -140,7 +142,7 @@ func TestBinaryOfAnotherUser(t *testing.T) {
 // TestStickyDirectoryIsAccepted: /tmp is root's and sticky, so that nobody can replace another's files in it.
 func TestStickyDirectoryIsAccepted(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("needs root: a sticky directory counts if it is root's")
+		mustrun.Skip(t, "root", "a sticky directory counts if it is root's")
 	}
 	spec := badSpec(t, "ok")
 	dir := pluginDir(t)

@@ -1,4 +1,4 @@
-package plugin
+package sdk
 
 import (
 	"context"
@@ -16,7 +16,7 @@ func BuiltinArgs(name string) []string { return []string{builtinArg, name} }
 // process when the host wants no more of it. In a process that was started for anything else it returns at once.
 //
 //	func main() {
-//		plugin.ServeBuiltin(local.New())
+//		sdk.ServeBuiltin(local.New())
 //		… // the program itself, with core.Config{Builtin: []core.Builtin{{Name: "local"}}}
 //	}
 func ServeBuiltin(backends ...Backend) {

@@ -1,4 +1,4 @@
-package plugin
+package sdk
 
 import (
 	"context"
@@ -101,10 +101,10 @@ func (x *clientExec) run(ctx context.Context) (ExitStatus, error) {
 	defer context.AfterFunc(ctx, func() { x.giveUp(nil) })()
 	var wg sync.WaitGroup
 	for _, o := range x.outputs {
-		wg.Go(o.copy)
+		wg.Go(o.copy) // ends with its queue
 	}
 	if x.stdio.Control != nil {
-		wg.Go(x.sendControls)
+		wg.Go(x.sendControls) // ends with x.done
 	}
 	if x.stdio.Stdin != nil {
 		go x.sendStdin() // ends with the call, or when a Read that is blocked then returns

@@ -1,4 +1,4 @@
-package plugin_test
+package sdk_test
 
 import (
 	"bytes"
@@ -12,39 +12,39 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
 // dialer is a backend whose environment only dials.
-type dialer func(context.Context, plugin.DialRequest) (plugin.Endpoint, error)
+type dialer func(context.Context, sdk.DialRequest) (sdk.Endpoint, error)
 
-func (d dialer) Info(context.Context) (plugin.Info, error) {
-	return plugin.Info{Name: "dialer", Version: "1", Capabilities: []plugin.Capability{plugin.CapSocket}}, nil
+func (d dialer) Info(context.Context) (sdk.Info, error) {
+	return sdk.Info{Name: "dialer", Version: "1", Capabilities: []sdk.Capability{sdk.CapSocket}}, nil
 }
 
-func (d dialer) Open(context.Context, plugin.OpenRequest) (plugin.Environment, error) {
+func (d dialer) Open(context.Context, sdk.OpenRequest) (sdk.Environment, error) {
 	return dialerEnvironment{dial: d}, nil
 }
 
 type dialerEnvironment struct {
-	plugin.UnimplementedEnvironment
+	sdk.UnimplementedEnvironment
 	dial dialer
 }
 
-func (e dialerEnvironment) Dial(ctx context.Context, req plugin.DialRequest) (plugin.Endpoint, error) {
+func (e dialerEnvironment) Dial(ctx context.Context, req sdk.DialRequest) (sdk.Endpoint, error) {
 	return e.dial(ctx, req)
 }
 
 // byAddress answers with the path itself, as a backend on this machine may.
-var byAddress = dialer(func(_ context.Context, req plugin.DialRequest) (plugin.Endpoint, error) {
-	return plugin.Endpoint{Addr: req.Path}, nil
+var byAddress = dialer(func(_ context.Context, req sdk.DialRequest) (sdk.Endpoint, error) {
+	return sdk.Endpoint{Addr: req.Path}, nil
 })
 
 // byConn answers with a connection whatever was asked for, as a backend on another machine must.
-var byConn = dialer(func(ctx context.Context, req plugin.DialRequest) (plugin.Endpoint, error) {
+var byConn = dialer(func(ctx context.Context, req sdk.DialRequest) (sdk.Endpoint, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", req.Path)
-	return plugin.Endpoint{Conn: conn}, err
+	return sdk.Endpoint{Conn: conn}, err
 })
 
 // listen serves each connection to a socket with handle until the test ends, and returns its path.
@@ -88,9 +88,9 @@ type halfCloser interface {
 }
 
 // dial dials path over the wire and wants a connection.
-func dial(t *testing.T, b plugin.Backend, path string) halfCloser {
+func dial(t *testing.T, b sdk.Backend, path string) halfCloser {
 	t.Helper()
-	end, err := environment(t, b).(plugin.Dialer).Dial(t.Context(), plugin.DialRequest{Path: path, Stream: true})
+	end, err := environment(t, b).(sdk.Dialer).Dial(t.Context(), sdk.DialRequest{Path: path, Stream: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func dial(t *testing.T, b plugin.Backend, path string) halfCloser {
 }
 
 func TestDialAnswersWithAnAddress(t *testing.T) {
-	end, err := environment(t, byAddress).(plugin.Dialer).Dial(t.Context(), plugin.DialRequest{Path: "/a/b"})
+	end, err := environment(t, byAddress).(sdk.Dialer).Dial(t.Context(), sdk.DialRequest{Path: "/a/b"})
 	if err != nil || end.Addr != "/a/b" || end.Conn != nil {
 		t.Errorf("got %+v, %v, want the address alone", end, err)
 	}
@@ -179,9 +179,9 @@ func TestDialOutlivesItsContext(t *testing.T) {
 		defer close(gone)
 		_, _ = io.Copy(c, struct{ io.Reader }{c})
 	})
-	env := environment(t, byConn).(plugin.Dialer)
+	env := environment(t, byConn).(sdk.Dialer)
 	ctx, cancel := context.WithCancel(t.Context())
-	end, err := env.Dial(ctx, plugin.DialRequest{Path: path, Stream: true})
+	end, err := env.Dial(ctx, sdk.DialRequest{Path: path, Stream: true})
 	cancel()
 	if err != nil {
 		t.Fatal(err)
@@ -206,25 +206,25 @@ func TestDialOutlivesItsContext(t *testing.T) {
 		t.Error("a Write after Close gave no error")
 	}
 
-	if _, err := env.Dial(ctx, plugin.DialRequest{Path: path, Stream: true}); !errors.Is(err, context.Canceled) {
+	if _, err := env.Dial(ctx, sdk.DialRequest{Path: path, Stream: true}); !errors.Is(err, context.Canceled) {
 		t.Errorf("with a ctx that has ended: %v", err)
 	}
 }
 
 func TestDialFailures(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "none")
-	refused := plugin.Errorf(plugin.CodePermission, plugin.NotStarted, "not yours")
+	refused := sdk.Errorf(sdk.CodePermission, sdk.NotStarted, "not yours")
 	for name, c := range map[string]struct {
-		backend plugin.Backend
+		backend sdk.Backend
 		want    error
 	}{
-		"no such socket, dialled by the backend": {byConn, plugin.ErrNotFound},
-		"no such socket, dialled by the SDK":     {byAddress, plugin.ErrNotFound},
-		"no capability":                          {&fake{}, plugin.ErrUnsupported},
-		"an error of the backend's":              {dialer(func(context.Context, plugin.DialRequest) (plugin.Endpoint, error) { return plugin.Endpoint{}, refused }), plugin.ErrPermission},
-		"a panic":                                {dialer(func(context.Context, plugin.DialRequest) (plugin.Endpoint, error) { panic("oh no") }), plugin.ErrInternal},
+		"no such socket, dialled by the backend": {byConn, sdk.ErrNotFound},
+		"no such socket, dialled by the SDK":     {byAddress, sdk.ErrNotFound},
+		"no capability":                          {&fake{}, sdk.ErrUnsupported},
+		"an error of the backend's":              {dialer(func(context.Context, sdk.DialRequest) (sdk.Endpoint, error) { return sdk.Endpoint{}, refused }), sdk.ErrPermission},
+		"a panic":                                {dialer(func(context.Context, sdk.DialRequest) (sdk.Endpoint, error) { panic("oh no") }), sdk.ErrInternal},
 	} {
-		end, err := environment(t, c.backend).(plugin.Dialer).Dial(t.Context(), plugin.DialRequest{Path: missing, Stream: true})
+		end, err := environment(t, c.backend).(sdk.Dialer).Dial(t.Context(), sdk.DialRequest{Path: missing, Stream: true})
 		if !errors.Is(err, c.want) || end.Conn != nil {
 			t.Errorf("%s: got %+v, %v, want %v", name, end, err, c.want)
 		}

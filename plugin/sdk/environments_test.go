@@ -1,4 +1,4 @@
-package plugin_test
+package sdk_test
 
 import (
 	"context"
@@ -7,16 +7,16 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
 type counted struct {
-	plugin.UnimplementedEnvironment
+	sdk.UnimplementedEnvironment
 	n int64
 }
 
 func TestEnvironmentsOpensOnceAndClosesOnce(t *testing.T) {
-	var table plugin.Environments[*counted]
+	var table sdk.Environments[*counted]
 	var opened, closed atomic.Int64
 	release := make(chan struct{})
 	open := func(context.Context) (*counted, error) {
@@ -58,7 +58,7 @@ func TestEnvironmentsOpensOnceAndClosesOnce(t *testing.T) {
 }
 
 func TestEnvironmentsForgetsFailuresAndPanics(t *testing.T) {
-	var table plugin.Environments[*counted]
+	var table sdk.Environments[*counted]
 	failure := errors.New("no")
 	if _, err := table.Open(t.Context(), "a", func(context.Context) (*counted, error) { return nil, failure }); !errors.Is(err, failure) {
 		t.Errorf("got %v", err)

@@ -1,6 +1,6 @@
 //go:build unix
 
-package plugin
+package sdk
 
 import (
 	"errors"

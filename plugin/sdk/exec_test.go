@@ -1,4 +1,4 @@
-package plugin_test
+package sdk_test
 
 import (
 	"bytes"
@@ -15,33 +15,33 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
 // execFake makes a backend of one function.
-func execFake(fn func(context.Context, plugin.Command, plugin.IO) (plugin.ExitStatus, error)) *fake {
+func execFake(fn func(context.Context, sdk.Command, sdk.IO) (sdk.ExitStatus, error)) *fake {
 	return &fake{exec: fn}
 }
 
-var command = plugin.Command{Argv: []string{"x"}}
+var command = sdk.Command{Argv: []string{"x"}}
 
 func TestExecPassesTheWholeCommand(t *testing.T) {
-	var got plugin.Command
+	var got sdk.Command
 	var nilIO bool
-	env := environment(t, execFake(func(_ context.Context, cmd plugin.Command, stdio plugin.IO) (plugin.ExitStatus, error) {
+	env := environment(t, execFake(func(_ context.Context, cmd sdk.Command, stdio sdk.IO) (sdk.ExitStatus, error) {
 		got = cmd
 		nilIO = stdio.Stdin == nil && stdio.Stdout == nil && stdio.Stderr == nil
-		return plugin.ExitStatus{Code: -1, Signal: "KILL"}, nil
+		return sdk.ExitStatus{Code: -1, Signal: "KILL"}, nil
 	}))
-	want := plugin.Command{
+	want := sdk.Command{
 		Argv:       []string{"a", "", "é"},
 		Env:        []string{"A=1"},
 		InheritEnv: true,
 		Dir:        "/d",
-		TTY:        &plugin.Window{Rows: 24, Cols: 80},
+		TTY:        &sdk.Window{Rows: 24, Cols: 80},
 	}
-	status, err := env.Exec(t.Context(), want, plugin.IO{})
-	if err != nil || status != (plugin.ExitStatus{Code: -1, Signal: "KILL"}) {
+	status, err := env.Exec(t.Context(), want, sdk.IO{})
+	if err != nil || status != (sdk.ExitStatus{Code: -1, Signal: "KILL"}) {
 		t.Errorf("got %+v, %v", status, err)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -55,28 +55,28 @@ func TestExecPassesTheWholeCommand(t *testing.T) {
 // TestExecDeliveryOfFailures: what is said about the work follows what is known about it.
 func TestExecDeliveryOfFailures(t *testing.T) {
 	plain := errors.New("plain")
-	typed := plugin.Errorf(plugin.CodeNotFound, plugin.NotStarted, "typed")
+	typed := sdk.Errorf(sdk.CodeNotFound, sdk.NotStarted, "typed")
 	for _, c := range []struct {
 		name    string
 		started bool
 		err     error
-		code    plugin.Code
-		want    plugin.Delivery
+		code    sdk.Code
+		want    sdk.Delivery
 	}{
-		{"a plain error before the start", false, plain, plugin.CodeInternal, plugin.MayHaveRun},
-		{"a plain error after it", true, plain, plugin.CodeInternal, plugin.Ran},
-		{"a typed error before the start", false, typed, plugin.CodeNotFound, plugin.NotStarted},
-		{"a typed error that contradicts the start", true, typed, plugin.CodeNotFound, plugin.Ran},
+		{"a plain error before the start", false, plain, sdk.CodeInternal, sdk.MayHaveRun},
+		{"a plain error after it", true, plain, sdk.CodeInternal, sdk.Ran},
+		{"a typed error before the start", false, typed, sdk.CodeNotFound, sdk.NotStarted},
+		{"a typed error that contradicts the start", true, typed, sdk.CodeNotFound, sdk.Ran},
 	} {
-		env := environment(t, execFake(func(_ context.Context, _ plugin.Command, stdio plugin.IO) (plugin.ExitStatus, error) {
+		env := environment(t, execFake(func(_ context.Context, _ sdk.Command, stdio sdk.IO) (sdk.ExitStatus, error) {
 			if c.started {
 				stdio.Started()
 			}
-			return plugin.ExitStatus{}, c.err
+			return sdk.ExitStatus{}, c.err
 		}))
 		started := false
-		_, err := env.Exec(t.Context(), command, plugin.IO{Started: func() { started = true }})
-		got := plugin.AsError(err, plugin.NotStarted)
+		_, err := env.Exec(t.Context(), command, sdk.IO{Started: func() { started = true }})
+		got := sdk.AsError(err, sdk.NotStarted)
 		if got.Code != c.code || got.Delivery != c.want || started != c.started {
 			t.Errorf("%s: got %s, %s, started %v", c.name, got.Code, got.Delivery, started)
 		}
@@ -84,29 +84,29 @@ func TestExecDeliveryOfFailures(t *testing.T) {
 }
 
 func TestPanicIsAnErrorAndThePluginLives(t *testing.T) {
-	env := environment(t, execFake(func(_ context.Context, cmd plugin.Command, _ plugin.IO) (plugin.ExitStatus, error) {
+	env := environment(t, execFake(func(_ context.Context, cmd sdk.Command, _ sdk.IO) (sdk.ExitStatus, error) {
 		if cmd.Dir == "panic" {
 			panic("oh no")
 		}
-		return plugin.ExitStatus{Code: 5}, nil
+		return sdk.ExitStatus{Code: 5}, nil
 	}))
-	_, err := env.Exec(t.Context(), plugin.Command{Argv: []string{"x"}, Dir: "panic"}, plugin.IO{})
-	if !errors.Is(err, plugin.ErrInternal) || !strings.Contains(err.Error(), "oh no") {
+	_, err := env.Exec(t.Context(), sdk.Command{Argv: []string{"x"}, Dir: "panic"}, sdk.IO{})
+	if !errors.Is(err, sdk.ErrInternal) || !strings.Contains(err.Error(), "oh no") {
 		t.Errorf("got %v", err)
 	}
-	if status, err := env.Exec(t.Context(), command, plugin.IO{}); err != nil || status.Code != 5 {
+	if status, err := env.Exec(t.Context(), command, sdk.IO{}); err != nil || status.Code != 5 {
 		t.Errorf("afterwards: %+v, %v", status, err)
 	}
 }
 
 func TestPanicInOtherMethods(t *testing.T) {
 	client := connect(t, &fake{
-		open:  func(context.Context, plugin.OpenRequest) error { panic("in open") },
+		open:  func(context.Context, sdk.OpenRequest) error { panic("in open") },
 		close: func(context.Context) error { panic("in close") },
 	})
 	for range 2 { // the same ID is free again
-		_, err := client.Open(t.Context(), plugin.OpenRequest{ID: "a"})
-		if !errors.Is(err, plugin.ErrInternal) || !strings.Contains(err.Error(), "in open") {
+		_, err := client.Open(t.Context(), sdk.OpenRequest{ID: "a"})
+		if !errors.Is(err, sdk.ErrInternal) || !strings.Contains(err.Error(), "in open") {
 			t.Errorf("got %v", err)
 		}
 	}
@@ -114,28 +114,28 @@ func TestPanicInOtherMethods(t *testing.T) {
 
 // TestSignalsPassFullStdin: nobody reads stdin, and the caller offers without end; a signal and a size still arrive.
 func TestSignalsPassFullStdin(t *testing.T) {
-	env := environment(t, execFake(func(ctx context.Context, _ plugin.Command, stdio plugin.IO) (plugin.ExitStatus, error) {
-		got := []plugin.Control{}
+	env := environment(t, execFake(func(ctx context.Context, _ sdk.Command, stdio sdk.IO) (sdk.ExitStatus, error) {
+		got := []sdk.Control{}
 		for len(got) < 2 {
 			select {
 			case c := <-stdio.Control:
 				got = append(got, c)
 			case <-ctx.Done():
-				return plugin.ExitStatus{}, ctx.Err()
+				return sdk.ExitStatus{}, ctx.Err()
 			}
 		}
 		_, _ = fmt.Fprint(stdio.Stdout, got[0].Signal, got[1].Resize.Cols)
-		return plugin.ExitStatus{}, nil
+		return sdk.ExitStatus{}, nil
 	}))
 	var out bytes.Buffer
 	source := &endless{full: make(chan struct{})}
-	control := make(chan plugin.Control)
+	control := make(chan sdk.Control)
 	go func() {
 		<-source.full
-		control <- plugin.Control{Signal: "USR1"}
-		control <- plugin.Control{Resize: &plugin.Window{Rows: 1, Cols: 99}}
+		control <- sdk.Control{Signal: "USR1"}
+		control <- sdk.Control{Resize: &sdk.Window{Rows: 1, Cols: 99}}
 	}()
-	_, err := env.Exec(t.Context(), command, plugin.IO{Stdin: source, Stdout: &out, Control: control})
+	_, err := env.Exec(t.Context(), command, sdk.IO{Stdin: source, Stdout: &out, Control: control})
 	if err != nil || out.String() != "USR199" {
 		t.Errorf("got %q, %v", out.String(), err)
 	}
@@ -161,7 +161,7 @@ func (e *endless) Read(p []byte) (int, error) {
 // TestSlowReaderBoundsMemory: a caller that takes nothing stops the backend after a bounded number of bytes; the other stream goes on.
 func TestSlowReaderBoundsMemory(t *testing.T) {
 	var written atomic.Int64
-	env := environment(t, execFake(func(_ context.Context, _ plugin.Command, stdio plugin.IO) (plugin.ExitStatus, error) {
+	env := environment(t, execFake(func(_ context.Context, _ sdk.Command, stdio sdk.IO) (sdk.ExitStatus, error) {
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			p := make([]byte, 10_000)
@@ -177,7 +177,7 @@ func TestSlowReaderBoundsMemory(t *testing.T) {
 			_, _ = stdio.Stderr.Write(make([]byte, 10_000))
 		}
 		wg.Wait()
-		return plugin.ExitStatus{}, nil
+		return sdk.ExitStatus{}, nil
 	}))
 	gate := make(chan struct{})
 	var out, stderr counter
@@ -198,7 +198,7 @@ func TestSlowReaderBoundsMemory(t *testing.T) {
 		}
 		return n, err
 	})
-	if _, err := env.Exec(t.Context(), command, plugin.IO{Stdout: slow, Stderr: other}); err != nil {
+	if _, err := env.Exec(t.Context(), command, sdk.IO{Stdout: slow, Stderr: other}); err != nil {
 		t.Fatal(err)
 	}
 	if out.n.Load() != 10_000_000 || stderr.n.Load() != 10_000_000 {
@@ -220,14 +220,14 @@ func (c *counter) Write(p []byte) (int, error) {
 // TestTinyWritesDoNotAddUp: a queue that is filled byte by byte and never quite empty does not grow.
 func TestTinyWritesDoNotAddUp(t *testing.T) {
 	const total = 300_000
-	env := environment(t, execFake(func(_ context.Context, _ plugin.Command, stdio plugin.IO) (plugin.ExitStatus, error) {
+	env := environment(t, execFake(func(_ context.Context, _ sdk.Command, stdio sdk.IO) (sdk.ExitStatus, error) {
 		n, err := io.Copy(io.Discard, stdio.Stdin)
 		if err == nil && n != total {
 			err = fmt.Errorf("read %d bytes", n)
 		}
-		return plugin.ExitStatus{}, err
+		return sdk.ExitStatus{}, err
 	}))
-	_, err := env.Exec(t.Context(), command, plugin.IO{Stdin: iotestOneByte{io.LimitReader(zero{}, total)}})
+	_, err := env.Exec(t.Context(), command, sdk.IO{Stdin: iotestOneByte{io.LimitReader(zero{}, total)}})
 	if err != nil {
 		t.Error(err)
 	}
@@ -243,53 +243,53 @@ func (r iotestOneByte) Read(p []byte) (int, error) { return r.r.Read(p[:min(len(
 
 // TestCancelReachesTheBackend: its ctx ends, what it still says arrives, and Exec waits for it.
 func TestCancelReachesTheBackend(t *testing.T) {
-	env := environment(t, execFake(func(ctx context.Context, _ plugin.Command, stdio plugin.IO) (plugin.ExitStatus, error) {
+	env := environment(t, execFake(func(ctx context.Context, _ sdk.Command, stdio sdk.IO) (sdk.ExitStatus, error) {
 		stdio.Started()
 		<-ctx.Done()
 		_, _ = io.WriteString(stdio.Stdout, "last words")
-		return plugin.ExitStatus{}, ctx.Err()
+		return sdk.ExitStatus{}, ctx.Err()
 	}))
 	reason := errors.New("a reason of the caller's")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	var out bytes.Buffer
-	_, err := env.Exec(ctx, command, plugin.IO{Stdout: &out, Started: func() { cancel(reason) }})
-	if !errors.Is(err, reason) || !errors.Is(err, plugin.ErrCanceled) || out.String() != "last words" {
+	_, err := env.Exec(ctx, command, sdk.IO{Stdout: &out, Started: func() { cancel(reason) }})
+	if !errors.Is(err, reason) || !errors.Is(err, sdk.ErrCanceled) || out.String() != "last words" {
 		t.Errorf("got %q, %v", out.String(), err)
 	}
-	if d := plugin.AsError(err, plugin.NotStarted).Delivery; d != plugin.Ran {
+	if d := sdk.AsError(err, sdk.NotStarted).Delivery; d != sdk.Ran {
 		t.Errorf("delivery is %s", d)
 	}
 
 	ctx, stop := context.WithTimeout(t.Context(), time.Millisecond)
 	defer stop()
-	if _, err := env.Exec(ctx, command, plugin.IO{Stdout: &out}); !errors.Is(err, plugin.ErrTimeout) || !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := env.Exec(ctx, command, sdk.IO{Stdout: &out}); !errors.Is(err, sdk.ErrTimeout) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v", err)
 	}
 
 	ended, end := context.WithCancel(t.Context())
 	end()
-	_, err = env.Exec(ended, command, plugin.IO{})
-	if e := plugin.AsError(err, plugin.Ran); e.Code != plugin.CodeCanceled || e.Delivery != plugin.NotStarted {
+	_, err = env.Exec(ended, command, sdk.IO{})
+	if e := sdk.AsError(err, sdk.Ran); e.Code != sdk.CodeCanceled || e.Delivery != sdk.NotStarted {
 		t.Errorf("with a ctx that has ended: %+v", e)
 	}
 }
 
 // TestHungBackendDoesNotHangTheCaller: a backend that ignores its ctx is left behind after a bounded time.
 func TestHungBackendDoesNotHangTheCaller(t *testing.T) {
-	grace := plugin.Grace
-	plugin.Grace = -1400 * time.Millisecond // leaves 200 ms of the wait
-	defer func() { plugin.Grace = grace }()
+	grace := sdk.Grace
+	sdk.Grace = -1400 * time.Millisecond // leaves 200 ms of the wait
+	defer func() { sdk.Grace = grace }()
 	release := make(chan struct{})
-	env := environment(t, execFake(func(context.Context, plugin.Command, plugin.IO) (plugin.ExitStatus, error) {
+	env := environment(t, execFake(func(context.Context, sdk.Command, sdk.IO) (sdk.ExitStatus, error) {
 		<-release
-		return plugin.ExitStatus{}, nil
+		return sdk.ExitStatus{}, nil
 	}))
 	defer close(release)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	start := time.Now()
-	_, err := env.Exec(ctx, command, plugin.IO{})
-	if e := plugin.AsError(err, plugin.NotStarted); e.Code != plugin.CodeTimeout || e.Delivery != plugin.MayHaveRun {
+	_, err := env.Exec(ctx, command, sdk.IO{})
+	if e := sdk.AsError(err, sdk.NotStarted); e.Code != sdk.CodeTimeout || e.Delivery != sdk.MayHaveRun {
 		t.Errorf("got %+v", e)
 	}
 	if d := time.Since(start); d > 5*time.Second {
@@ -298,23 +298,23 @@ func TestHungBackendDoesNotHangTheCaller(t *testing.T) {
 }
 
 func TestBrokenCallerEndsTheCommand(t *testing.T) {
-	endless := execFake(func(ctx context.Context, _ plugin.Command, stdio plugin.IO) (plugin.ExitStatus, error) {
+	endless := execFake(func(ctx context.Context, _ sdk.Command, stdio sdk.IO) (sdk.ExitStatus, error) {
 		if stdio.Stdin != nil {
 			_, _ = io.Copy(io.Discard, stdio.Stdin)
 		}
 		for ctx.Err() == nil {
 			_, _ = stdio.Stdout.Write(make([]byte, 1000))
 		}
-		return plugin.ExitStatus{}, ctx.Err()
+		return sdk.ExitStatus{}, ctx.Err()
 	})
 	env := environment(t, endless)
 	failure := errors.New("pipe is broken")
 	fails := writerFunc(func([]byte) (int, error) { return 0, failure })
-	if _, err := env.Exec(t.Context(), command, plugin.IO{Stdout: fails}); !errors.Is(err, failure) || plugin.AsError(err, plugin.NotStarted).Delivery != plugin.Ran {
+	if _, err := env.Exec(t.Context(), command, sdk.IO{Stdout: fails}); !errors.Is(err, failure) || sdk.AsError(err, sdk.NotStarted).Delivery != sdk.Ran {
 		t.Errorf("a writer that fails: got %v", err)
 	}
 	stdin := io.MultiReader(strings.NewReader("half"), iotestError{failure})
-	if _, err := env.Exec(t.Context(), command, plugin.IO{Stdin: stdin, Stdout: &counter{}}); !errors.Is(err, failure) {
+	if _, err := env.Exec(t.Context(), command, sdk.IO{Stdin: stdin, Stdout: &counter{}}); !errors.Is(err, failure) {
 		t.Errorf("a reader that fails: got %v", err)
 	}
 }
@@ -327,16 +327,16 @@ func (r iotestError) Read([]byte) (int, error) { return 0, r.err }
 func TestLateWritesAreRefused(t *testing.T) {
 	late := make(chan error, 1)
 	returned := make(chan struct{})
-	env := environment(t, execFake(func(_ context.Context, _ plugin.Command, stdio plugin.IO) (plugin.ExitStatus, error) {
+	env := environment(t, execFake(func(_ context.Context, _ sdk.Command, stdio sdk.IO) (sdk.ExitStatus, error) {
 		go func() {
 			<-returned
 			_, err := stdio.Stdout.Write([]byte("late"))
 			late <- err
 		}()
-		return plugin.ExitStatus{Code: 1}, nil
+		return sdk.ExitStatus{Code: 1}, nil
 	}))
 	var out bytes.Buffer
-	status, err := env.Exec(t.Context(), command, plugin.IO{Stdout: &out})
+	status, err := env.Exec(t.Context(), command, sdk.IO{Stdout: &out})
 	close(returned)
 	if err != nil || status.Code != 1 || out.Len() > 0 {
 		t.Errorf("got %+v, %q, %v", status, out.String(), err)
@@ -349,35 +349,35 @@ func TestLateWritesAreRefused(t *testing.T) {
 func TestShutdownEndsWhatRuns(t *testing.T) {
 	var closed atomic.Int64
 	client := connect(t, &fake{
-		exec: func(ctx context.Context, _ plugin.Command, stdio plugin.IO) (plugin.ExitStatus, error) {
+		exec: func(ctx context.Context, _ sdk.Command, stdio sdk.IO) (sdk.ExitStatus, error) {
 			stdio.Started()
 			<-ctx.Done()
-			return plugin.ExitStatus{}, ctx.Err()
+			return sdk.ExitStatus{}, ctx.Err()
 		},
 		close: func(context.Context) error { closed.Add(1); return nil },
 	})
-	env, err := client.Open(t.Context(), plugin.OpenRequest{ID: "a"})
+	env, err := client.Open(t.Context(), sdk.OpenRequest{ID: "a"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	started := make(chan struct{})
 	ended := make(chan error, 1)
 	go func() {
-		_, err := env.Exec(t.Context(), command, plugin.IO{Started: func() { close(started) }})
+		_, err := env.Exec(t.Context(), command, sdk.IO{Started: func() { close(started) }})
 		ended <- err
 	}()
 	<-started
 	if err := client.Shutdown(t.Context()); err != nil {
 		t.Errorf("shutdown: %v", err)
 	}
-	if err := <-ended; !errors.Is(err, plugin.ErrClosed) || plugin.AsError(err, plugin.NotStarted).Delivery != plugin.Ran {
+	if err := <-ended; !errors.Is(err, sdk.ErrClosed) || sdk.AsError(err, sdk.NotStarted).Delivery != sdk.Ran {
 		t.Errorf("the command that ran: %v", err)
 	}
 	if closed.Load() != 1 {
 		t.Errorf("Close was called %d times", closed.Load())
 	}
-	_, err = env.Exec(t.Context(), command, plugin.IO{})
-	if e := plugin.AsError(err, plugin.Ran); e.Code != plugin.CodeClosed || e.Delivery != plugin.NotStarted {
+	_, err = env.Exec(t.Context(), command, sdk.IO{})
+	if e := sdk.AsError(err, sdk.Ran); e.Code != sdk.CodeClosed || e.Delivery != sdk.NotStarted {
 		t.Errorf("afterwards: %+v", e)
 	}
 }
@@ -385,56 +385,56 @@ func TestShutdownEndsWhatRuns(t *testing.T) {
 // TestBulkOutputAllocatesLittle: a megabyte costs a bounded number of allocations on both sides together.
 func TestBulkOutputAllocatesLittle(t *testing.T) {
 	const chunks = 2000
-	p := make([]byte, plugin.MaxChunk)
-	env := environment(t, execFake(func(_ context.Context, _ plugin.Command, stdio plugin.IO) (plugin.ExitStatus, error) {
+	p := make([]byte, sdk.MaxChunk)
+	env := environment(t, execFake(func(_ context.Context, _ sdk.Command, stdio sdk.IO) (sdk.ExitStatus, error) {
 		for range chunks {
 			if _, err := stdio.Stdout.Write(p); err != nil {
-				return plugin.ExitStatus{}, err
+				return sdk.ExitStatus{}, err
 			}
 		}
-		return plugin.ExitStatus{}, nil
+		return sdk.ExitStatus{}, nil
 	}))
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	var out counter
-	if _, err := env.Exec(t.Context(), command, plugin.IO{Stdout: &out}); err != nil {
+	if _, err := env.Exec(t.Context(), command, sdk.IO{Stdout: &out}); err != nil {
 		t.Fatal(err)
 	}
 	runtime.ReadMemStats(&after)
 	perChunk := float64(after.TotalAlloc-before.TotalAlloc) / chunks
 	t.Logf("%.0f bytes, %.1f allocations a chunk", perChunk, float64(after.Mallocs-before.Mallocs)/chunks)
-	if perChunk > 3*plugin.MaxChunk {
+	if perChunk > 3*sdk.MaxChunk {
 		t.Errorf("%.0f bytes were allocated for each chunk", perChunk)
 	}
 }
 
 func BenchmarkExecOutput(b *testing.B) {
-	p := make([]byte, plugin.MaxChunk)
-	env := environment(b, execFake(func(_ context.Context, _ plugin.Command, stdio plugin.IO) (plugin.ExitStatus, error) {
+	p := make([]byte, sdk.MaxChunk)
+	env := environment(b, execFake(func(_ context.Context, _ sdk.Command, stdio sdk.IO) (sdk.ExitStatus, error) {
 		for range b.N {
 			if _, err := stdio.Stdout.Write(p); err != nil {
-				return plugin.ExitStatus{}, err
+				return sdk.ExitStatus{}, err
 			}
 		}
-		return plugin.ExitStatus{}, nil
+		return sdk.ExitStatus{}, nil
 	}))
-	b.SetBytes(plugin.MaxChunk)
+	b.SetBytes(sdk.MaxChunk)
 	b.ReportAllocs()
 	b.ResetTimer()
-	if _, err := env.Exec(b.Context(), command, plugin.IO{Stdout: &counter{}}); err != nil {
+	if _, err := env.Exec(b.Context(), command, sdk.IO{Stdout: &counter{}}); err != nil {
 		b.Fatal(err)
 	}
 }
 
 func BenchmarkExecInput(b *testing.B) {
-	env := environment(b, execFake(func(_ context.Context, _ plugin.Command, stdio plugin.IO) (plugin.ExitStatus, error) {
-		_, err := io.CopyBuffer(struct{ io.Writer }{&counter{}}, struct{ io.Reader }{stdio.Stdin}, make([]byte, plugin.MaxChunk))
-		return plugin.ExitStatus{}, err
+	env := environment(b, execFake(func(_ context.Context, _ sdk.Command, stdio sdk.IO) (sdk.ExitStatus, error) {
+		_, err := io.CopyBuffer(struct{ io.Writer }{&counter{}}, struct{ io.Reader }{stdio.Stdin}, make([]byte, sdk.MaxChunk))
+		return sdk.ExitStatus{}, err
 	}))
-	b.SetBytes(plugin.MaxChunk)
+	b.SetBytes(sdk.MaxChunk)
 	b.ReportAllocs()
 	b.ResetTimer()
-	if _, err := env.Exec(b.Context(), command, plugin.IO{Stdin: io.LimitReader(zero{}, int64(b.N)*plugin.MaxChunk)}); err != nil {
+	if _, err := env.Exec(b.Context(), command, sdk.IO{Stdin: io.LimitReader(zero{}, int64(b.N)*sdk.MaxChunk)}); err != nil {
 		b.Fatal(err)
 	}
 }

@@ -1,13 +1,14 @@
-package plugin_test
+package sdk_test
 
 import (
 	"context"
 	"os"
+	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
 
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
 // TestMain lets the test binary be a plugin too: a host that starts it with these variables gets a served backend.
@@ -24,37 +25,35 @@ func TestMain(m *testing.M) {
 			os.Exit(code)
 		}))
 	case "mortal":
-		plugin.Serve(mortal{})
+		sdk.Serve(mortal{})
 	default:
-		plugin.Serve(plugin.FromRunner(runnerInfo, osRunner{}))
+		sdk.Serve(sdk.FromRunner(runnerInfo, sdk.RunnerFunc(dump)))
 	}
 }
 
-var runnerInfo = plugin.Info{
+var runnerInfo = sdk.Info{
 	Name:         "runner",
 	Version:      "1.2.3",
 	Description:  "for tests",
-	Capabilities: []plugin.Capability{plugin.CapStdin, plugin.CapTTY},
+	Capabilities: []sdk.Capability{sdk.CapStdin, sdk.CapTTY},
 }
 
-// osRunner runs commands on this machine in the simplest way.
-type osRunner struct{}
-
-func (osRunner) Run(ctx context.Context, cmd plugin.Command, stdin []byte) (plugin.RunResult, error) {
-	return runHere(ctx, cmd, stdin)
+// dump prints the environment of its own process, whatever the command.
+func dump(context.Context, sdk.Command, []byte) (sdk.RunResult, error) {
+	return sdk.RunResult{Stdout: []byte(strings.Join(os.Environ(), "\n"))}, nil
 }
 
 // fake is a backend whose environment does what a test says.
 type fake struct {
-	info  plugin.Info
-	open  func(context.Context, plugin.OpenRequest) error
-	exec  func(context.Context, plugin.Command, plugin.IO) (plugin.ExitStatus, error)
+	info  sdk.Info
+	open  func(context.Context, sdk.OpenRequest) error
+	exec  func(context.Context, sdk.Command, sdk.IO) (sdk.ExitStatus, error)
 	close func(context.Context) error
 }
 
-func (f *fake) Info(context.Context) (plugin.Info, error) { return f.info, nil }
+func (f *fake) Info(context.Context) (sdk.Info, error) { return f.info, nil }
 
-func (f *fake) Open(ctx context.Context, req plugin.OpenRequest) (plugin.Environment, error) {
+func (f *fake) Open(ctx context.Context, req sdk.OpenRequest) (sdk.Environment, error) {
 	if f.open != nil {
 		if err := f.open(ctx, req); err != nil {
 			return nil, err
@@ -64,11 +63,11 @@ func (f *fake) Open(ctx context.Context, req plugin.OpenRequest) (plugin.Environ
 }
 
 type fakeEnvironment struct {
-	plugin.UnimplementedEnvironment
+	sdk.UnimplementedEnvironment
 	f *fake
 }
 
-func (e fakeEnvironment) Exec(ctx context.Context, cmd plugin.Command, stdio plugin.IO) (plugin.ExitStatus, error) {
+func (e fakeEnvironment) Exec(ctx context.Context, cmd sdk.Command, stdio sdk.IO) (sdk.ExitStatus, error) {
 	if e.f.exec == nil {
 		return e.UnimplementedEnvironment.Exec(ctx, cmd, stdio)
 	}
@@ -83,9 +82,9 @@ func (e fakeEnvironment) Close(ctx context.Context) error {
 }
 
 // connect serves b over the wire until the test ends.
-func connect(t testing.TB, b plugin.Backend) *plugin.Client {
+func connect(t testing.TB, b sdk.Backend) *sdk.Client {
 	t.Helper()
-	client, stop, err := plugin.Pipe(t.Context(), b)
+	client, stop, err := sdk.Pipe(t.Context(), b)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,9 +93,9 @@ func connect(t testing.TB, b plugin.Backend) *plugin.Client {
 }
 
 // environment opens b's environment over the wire.
-func environment(t testing.TB, b plugin.Backend) plugin.Environment {
+func environment(t testing.TB, b sdk.Backend) sdk.Environment {
 	t.Helper()
-	env, err := connect(t, b).Open(t.Context(), plugin.OpenRequest{ID: "test", Target: "fake:"})
+	env, err := connect(t, b).Open(t.Context(), sdk.OpenRequest{ID: "test", Target: "fake:"})
 	if err != nil {
 		t.Fatal(err)
 	}

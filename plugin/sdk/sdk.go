@@ -1,10 +1,11 @@
-// Package plugin is what the author of a Hermes backend imports: the contract of a backend, and Serve, which turns an
+// Package sdk is what the author of a Hermes backend imports: the contract of a backend, and Serve, which turns an
 // implementation into a plugin binary.
-package plugin
+package sdk
 
 import (
 	"context"
 	"io"
+	"strconv"
 )
 
 // Backend is a kind of place in which commands can be run. Its methods may be called concurrently.
@@ -134,4 +135,12 @@ type Control struct {
 type ExitStatus struct {
 	Code   int    // exit code; -1 when a signal ended it
 	Signal string // "KILL" and so on; empty when it exited
+}
+
+// String is "status 3" or "signal KILL".
+func (s ExitStatus) String() string {
+	if s.Signal != "" {
+		return "signal " + s.Signal
+	}
+	return "status " + strconv.Itoa(s.Code)
 }

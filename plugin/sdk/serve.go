@@ -1,4 +1,4 @@
-package plugin
+package sdk
 
 import (
 	"context"
@@ -52,7 +52,7 @@ func WithStopDeadline(d time.Duration) ServeOption {
 // process' stdin ends (the host is gone) and at SIGTERM. Everything that b started has then been told to end.
 // In a process that no host started it says so and exits with status 1. The backend may be a program's only one or built into another:
 //
-//	func main() { plugin.Serve(myBackend{}) }
+//	func main() { sdk.Serve(myBackend{}) }
 func Serve(b Backend, opts ...ServeOption) {
 	cfg := serveConfig{log: Logger(), deadline: defaultDeadline}
 	for _, opt := range opts {

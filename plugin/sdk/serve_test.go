@@ -1,4 +1,4 @@
-package plugin_test
+package sdk_test
 
 import (
 	"bufio"
@@ -18,7 +18,7 @@ import (
 	goplugin "github.com/hashicorp/go-plugin"
 	"google.golang.org/grpc"
 
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
 // dispense is go-plugin's view of the backend, on the host's side.
@@ -29,7 +29,7 @@ type dispense struct {
 func (dispense) GRPCServer(*goplugin.GRPCBroker, *grpc.Server) error { return errors.ErrUnsupported }
 
 func (dispense) GRPCClient(_ context.Context, _ *goplugin.GRPCBroker, cc *grpc.ClientConn) (any, error) {
-	return plugin.NewClient(cc), nil
+	return sdk.NewClient(cc), nil
 }
 
 // client starts the test binary as a plugin; env says more than that it is one.
@@ -39,16 +39,16 @@ func (dispense) client(t *testing.T, tmp string, mtls bool, env ...string) *gopl
 	cmd.Env = append(cmd.Env, env...)
 	return goplugin.NewClient(&goplugin.ClientConfig{
 		HandshakeConfig: goplugin.HandshakeConfig{
-			ProtocolVersion:  plugin.ProtocolVersion,
-			MagicCookieKey:   plugin.CookieKey,
-			MagicCookieValue: plugin.CookieValue,
+			ProtocolVersion:  sdk.ProtocolVersion,
+			MagicCookieKey:   sdk.CookieKey,
+			MagicCookieValue: sdk.CookieValue,
 		},
-		Plugins:          goplugin.PluginSet{plugin.PluginName: dispense{}},
+		Plugins:          goplugin.PluginSet{sdk.PluginName: dispense{}},
 		Cmd:              cmd,
 		AllowedProtocols: []goplugin.Protocol{goplugin.ProtocolGRPC},
 		AutoMTLS:         mtls,
 		Logger:           hclog.NewNullLogger(),
-		GRPCDialOptions:  plugin.DialOptions(),
+		GRPCDialOptions:  sdk.DialOptions(),
 	})
 }
 
@@ -63,22 +63,22 @@ func TestServeWithGoPluginsOwnHost(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			raw, err := protocol.Dispense(plugin.PluginName)
+			raw, err := protocol.Dispense(sdk.PluginName)
 			if err != nil {
 				t.Fatal(err)
 			}
-			client := raw.(*plugin.Client)
+			client := raw.(*sdk.Client)
 			if err := client.Health(t.Context()); err != nil {
 				t.Errorf("health: %v", err)
 			}
-			env, err := client.Open(t.Context(), plugin.OpenRequest{ID: "a"})
+			env, err := client.Open(t.Context(), sdk.OpenRequest{ID: "a"})
 			if err != nil {
 				t.Fatal(err)
 			}
 			// The runner of this test hands the plugin's own environment on for this one variable, to see what is in there.
 			var out bytes.Buffer
-			_, err = env.Exec(t.Context(), plugin.Command{Argv: []string{"dump"}}, plugin.IO{Stdout: &out})
-			if err != nil || strings.Contains(out.String(), "PLUGIN_") || strings.Contains(out.String(), plugin.CookieKey) || !strings.Contains(out.String(), "HERMES_TEST_SERVE") {
+			_, err = env.Exec(t.Context(), sdk.Command{Argv: []string{"dump"}}, sdk.IO{Stdout: &out})
+			if err != nil || strings.Contains(out.String(), "PLUGIN_") || strings.Contains(out.String(), sdk.CookieKey) || !strings.Contains(out.String(), "HERMES_TEST_SERVE") {
 				t.Errorf("the plugin's environment: %v\n%s", err, out.String())
 			}
 			if err := client.Shutdown(t.Context()); err != nil {
@@ -105,7 +105,7 @@ func serve(t *testing.T) *serving {
 	t.Helper()
 	s := &serving{tmp: t.TempDir()}
 	s.cmd = exec.CommandContext(t.Context(), os.Args[0])
-	s.cmd.Env = append(os.Environ(), "HERMES_TEST_SERVE=1", "TMPDIR="+s.tmp, plugin.CookieKey+"="+plugin.CookieValue)
+	s.cmd.Env = append(os.Environ(), "HERMES_TEST_SERVE=1", "TMPDIR="+s.tmp, sdk.CookieKey+"="+sdk.CookieValue)
 	s.cmd.Stderr = &s.stderr
 	var err error
 	if s.stdin, err = s.cmd.StdinPipe(); err != nil {

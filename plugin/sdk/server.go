@@ -1,4 +1,4 @@
-package plugin
+package sdk
 
 import (
 	"context"
@@ -173,9 +173,9 @@ func (s *server) close(ctx context.Context) error {
 	ids := s.envs.IDs()
 	errs := make(chan error, len(ids)+1)
 	for _, id := range ids {
-		go func() { errs <- s.closeEnvironment(ctx, id) }()
+		go func() { errs <- s.closeEnvironment(ctx, id) }() // waited for below until the deadline, after which the process ends
 	}
-	go func() {
+	go func() { // likewise
 		s.calls.Wait()
 		errs <- nil
 	}()
@@ -243,6 +243,7 @@ func (s *server) relay(ctx context.Context, stream grpc.BidiStreamingServer[pb.D
 
 	// The client's direction ends when the client closes its side or cancels, which it does when it has no more use for the other.
 	received := make(chan error, 1)
+	// It ends with the stream; Shutdown waits for it.
 	s.calls.Go(func() { received <- receiveInto(stream, conn) })
 
 	chunk := &pb.DialResponse_Data{}

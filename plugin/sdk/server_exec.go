@@ -1,4 +1,4 @@
-package plugin
+package sdk
 
 import (
 	"context"
@@ -51,7 +51,7 @@ func (s *server) Exec(stream grpc.BidiStreamingServer[pb.ExecRequest, pb.ExecRes
 		defer x.close()
 		defer context.AfterFunc(stream.Context(), x.abandon)()
 		defer context.AfterFunc(ctx, func() { x.breakStdin(context.Cause(ctx)) })()
-		s.calls.Go(x.receive)
+		s.calls.Go(x.receive) // ends with the stream; Shutdown waits for it
 
 		var status ExitStatus
 		err = s.protect("exec", func() error {

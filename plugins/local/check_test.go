@@ -5,12 +5,8 @@ package local_test
 import (
 	"testing"
 
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/plugin/sdk/sdktest"
 	"github.com/hermes-framework/hermes/plugins/local"
 )
 
-func TestConformance(t *testing.T) {
-	for _, err := range plugin.CheckBackend(t.Context(), local.New(), "local:") {
-		t.Error(err)
-	}
-}
+func TestConformance(t *testing.T) { sdktest.Run(t, local.New(), "local:") }

@@ -7,34 +7,34 @@ import (
 	"net"
 	"os"
 
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
 // maxSocketPath is how long the path of a Unix socket can be on every system that the backend runs on.
 const maxSocketPath = 103
 
-// Dial implements plugin.Dialer. The engine is on this machine too, so the answer is the path itself and nothing goes through the plugin,
+// Dial implements sdk.Dialer. The engine is on this machine too, so the answer is the path itself and nothing goes through the plugin,
 // unless the caller wants that.
-func (e *environment) Dial(ctx context.Context, req plugin.DialRequest) (plugin.Endpoint, error) {
+func (e *environment) Dial(ctx context.Context, req sdk.DialRequest) (sdk.Endpoint, error) {
 	path := e.path(req.Path)
 	if len(path) > maxSocketPath {
-		return plugin.Endpoint{}, plugin.Errorf(plugin.CodeInvalid, plugin.NotStarted,
+		return sdk.Endpoint{}, sdk.Errorf(sdk.CodeInvalid, sdk.NotStarted,
 			"dial %s: the path of a Unix socket can have %d bytes, this one has %d", path, maxSocketPath, len(path))
 	}
 	fi, err := os.Stat(path)
 	if err != nil {
-		return plugin.Endpoint{}, plugin.Errorf(plugin.AsError(err, plugin.NotStarted).Code, plugin.NotStarted, "dial: %w", err)
+		return sdk.Endpoint{}, sdk.Errorf(sdk.AsError(err, sdk.NotStarted).Code, sdk.NotStarted, "dial: %w", err)
 	}
 	if fi.Mode().Type() != os.ModeSocket {
-		return plugin.Endpoint{}, plugin.Errorf(plugin.CodeInvalid, plugin.NotStarted, "dial %s: not a socket", path)
+		return sdk.Endpoint{}, sdk.Errorf(sdk.CodeInvalid, sdk.NotStarted, "dial %s: not a socket", path)
 	}
 	if !req.Stream {
-		return plugin.Endpoint{Addr: path}, nil
+		return sdk.Endpoint{Addr: path}, nil
 	}
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", path)
 	if err != nil {
-		return plugin.Endpoint{}, plugin.Errorf(plugin.CodeUnavailable, plugin.NotStarted, "dial: %w", err)
+		return sdk.Endpoint{}, sdk.Errorf(sdk.CodeUnavailable, sdk.NotStarted, "dial: %w", err)
 	}
-	return plugin.Endpoint{Conn: conn}, nil
+	return sdk.Endpoint{Conn: conn}, nil
 }

@@ -14,7 +14,7 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
 // environment is this machine, with a default directory.
@@ -32,19 +32,19 @@ type environment struct {
 }
 
 var (
-	_ plugin.Environment = (*environment)(nil)
-	_ plugin.Dialer      = (*environment)(nil)
-	_ plugin.Files       = (*environment)(nil)
+	_ sdk.Environment = (*environment)(nil)
+	_ sdk.Dialer      = (*environment)(nil)
+	_ sdk.Files       = (*environment)(nil)
 )
 
-var capabilities = append([]plugin.Capability{
-	plugin.CapStdin,
-	plugin.CapStream,
-	plugin.CapSignal,
-	plugin.CapTTY,
-	plugin.CapFiles,
-	plugin.CapSocket,
-	plugin.CapDetach,
+var capabilities = append([]sdk.Capability{
+	sdk.CapStdin,
+	sdk.CapStream,
+	sdk.CapSignal,
+	sdk.CapTTY,
+	sdk.CapFiles,
+	sdk.CapSocket,
+	sdk.CapDetach,
 }, platformCapabilities...)
 
 func newEnvironment(ctx context.Context, b *backend, id, dir string) (*environment, error) {
@@ -78,11 +78,11 @@ func checkDir(dir string) error {
 	fi, err := os.Stat(dir)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		return plugin.Errorf(plugin.CodeInvalid, plugin.NotStarted, "working directory %s does not exist", dir)
+		return sdk.Errorf(sdk.CodeInvalid, sdk.NotStarted, "working directory %s does not exist", dir)
 	case err != nil:
-		return plugin.Errorf(plugin.AsError(err, plugin.NotStarted).Code, plugin.NotStarted, "working directory %s: %w", dir, err)
+		return sdk.Errorf(sdk.AsError(err, sdk.NotStarted).Code, sdk.NotStarted, "working directory %s: %w", dir, err)
 	case !fi.IsDir():
-		return plugin.Errorf(plugin.CodeInvalid, plugin.NotStarted, "working directory %s is not a directory", dir)
+		return sdk.Errorf(sdk.CodeInvalid, sdk.NotStarted, "working directory %s is not a directory", dir)
 	}
 	return nil
 }
@@ -92,18 +92,18 @@ func (e *environment) begin() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
-		return plugin.Errorf(plugin.CodeClosed, plugin.NotStarted, "environment %s is closed", e.id)
+		return sdk.Errorf(sdk.CodeClosed, sdk.NotStarted, "environment %s is closed", e.id)
 	}
 	e.running.Add(1)
 	return nil
 }
 
-// Close implements plugin.Environment: it stops the commands that still run. Processes that a command left behind when it ended by itself stay.
+// Close implements sdk.Environment: it stops the commands that still run. Processes that a command left behind when it ended by itself stay.
 func (e *environment) Close(ctx context.Context) error {
 	e.mu.Lock()
 	e.closed = true
 	e.mu.Unlock()
-	e.stop(plugin.ErrClosed)
+	e.stop(sdk.ErrClosed)
 
 	ended := make(chan struct{})
 	go func() { // ends with the commands, each of which is bounded
@@ -113,7 +113,7 @@ func (e *environment) Close(ctx context.Context) error {
 	select {
 	case <-ended:
 	case <-ctx.Done():
-		return plugin.Errorf(plugin.CodeTimeout, plugin.Ran, "close: a command is still being stopped: %w", context.Cause(ctx))
+		return sdk.Errorf(sdk.CodeTimeout, sdk.Ran, "close: a command is still being stopped: %w", context.Cause(ctx))
 	}
 	return e.backend.environments.Close(ctx, e.id, func(context.Context, *environment) error { return nil })
 }
@@ -134,7 +134,7 @@ func inherits(key string) bool {
 }
 
 // commandEnv returns the environment of a command in dir: each variable once, the last one given wins.
-func commandEnv(cmd plugin.Command, dir string) ([]string, error) {
+func commandEnv(cmd sdk.Command, dir string) ([]string, error) {
 	var base []string
 	if cmd.InheritEnv {
 		for _, kv := range os.Environ() {
@@ -146,7 +146,7 @@ func commandEnv(cmd plugin.Command, dir string) ([]string, error) {
 	}
 	for _, kv := range cmd.Env {
 		if key, _, ok := strings.Cut(kv, "="); !ok || key == "" || strings.IndexByte(kv, 0) >= 0 {
-			return nil, plugin.Errorf(plugin.CodeInvalid, plugin.NotStarted, "environment variable %q is not of the form NAME=value", key)
+			return nil, sdk.Errorf(sdk.CodeInvalid, sdk.NotStarted, "environment variable %q is not of the form NAME=value", key)
 		}
 	}
 	return unique(append(base, cmd.Env...)), nil
@@ -182,7 +182,7 @@ func variable(env []string, name string) (string, bool) {
 // lookup finds the program name as a command with this environment and directory would.
 func lookup(name, dir string, env []string) (string, error) {
 	if name == "" {
-		return "", plugin.Errorf(plugin.CodeInvalid, plugin.NotStarted, "the command's name is empty")
+		return "", sdk.Errorf(sdk.CodeInvalid, sdk.NotStarted, "the command's name is empty")
 	}
 	if strings.Contains(name, "/") {
 		if !filepath.IsAbs(name) {
@@ -204,14 +204,14 @@ func lookup(name, dir string, env []string) (string, error) {
 		if err == nil {
 			return p, nil
 		}
-		if denied == nil && errors.Is(err, plugin.ErrPermission) {
+		if denied == nil && errors.Is(err, sdk.ErrPermission) {
 			denied = err
 		}
 	}
 	if denied != nil {
 		return "", denied
 	}
-	return "", plugin.Errorf(plugin.CodeNotFound, plugin.NotStarted, "%s: command not found", name).
+	return "", sdk.Errorf(sdk.CodeNotFound, sdk.NotStarted, "%s: command not found", name).
 		WithHint("it was looked for in PATH=%s", path)
 }
 
@@ -220,13 +220,13 @@ func executable(path string) error {
 	fi, err := os.Stat(path)
 	switch {
 	case errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
-		return plugin.Errorf(plugin.CodeNotFound, plugin.NotStarted, "%s: no such file", path)
+		return sdk.Errorf(sdk.CodeNotFound, sdk.NotStarted, "%s: no such file", path)
 	case err != nil:
-		return plugin.Errorf(plugin.AsError(err, plugin.NotStarted).Code, plugin.NotStarted, "%w", err)
+		return sdk.Errorf(sdk.AsError(err, sdk.NotStarted).Code, sdk.NotStarted, "%w", err)
 	case fi.IsDir():
-		return plugin.Errorf(plugin.CodePermission, plugin.NotStarted, "%s: is a directory", path)
+		return sdk.Errorf(sdk.CodePermission, sdk.NotStarted, "%s: is a directory", path)
 	case fi.Mode()&0o111 == 0:
-		return plugin.Errorf(plugin.CodePermission, plugin.NotStarted, "%s: not executable", path).WithHint("chmod +x %s", path)
+		return sdk.Errorf(sdk.CodePermission, sdk.NotStarted, "%s: not executable", path).WithHint("chmod +x %s", path)
 	}
 	return nil
 }
@@ -235,20 +235,20 @@ func executable(path string) error {
 func startError(path string, err error) error {
 	var errno syscall.Errno
 	if !errors.As(err, &errno) {
-		return plugin.Errorf(plugin.CodeInternal, plugin.NotStarted, "start %s: %w", path, err)
+		return sdk.Errorf(sdk.CodeInternal, sdk.NotStarted, "start %s: %w", path, err)
 	}
-	code, what := plugin.AsError(errno, plugin.NotStarted).Code, errno.Error()
+	code, what := sdk.AsError(errno, sdk.NotStarted).Code, errno.Error()
 	switch errno {
 	case syscall.ENOENT:
 		what = "the program that its first line (#!) or its header names is not there"
 	case syscall.ENOEXEC:
-		code, what = plugin.CodePermission, "not a program of this machine, and it has no first line (#!) that names one"
+		code, what = sdk.CodePermission, "not a program of this machine, and it has no first line (#!) that names one"
 	case syscall.EACCES:
 		what = "permission denied (its mode, or a file system that is mounted noexec)"
 	case syscall.E2BIG:
-		code, what = plugin.CodeInvalid, "arguments and environment are too long"
+		code, what = sdk.CodeInvalid, "arguments and environment are too long"
 	case syscall.EAGAIN:
 		what = "no more processes can be made (limit of the user or of the machine)"
 	}
-	return &plugin.Error{Code: code, Delivery: plugin.NotStarted, Message: fmt.Sprintf("start %s: %s", path, what), Cause: errno}
+	return &sdk.Error{Code: code, Delivery: sdk.NotStarted, Message: fmt.Sprintf("start %s: %s", path, what), Cause: errno}
 }

@@ -15,13 +15,13 @@ import (
 	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
 
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
-// Exec implements plugin.Environment.
-func (e *environment) Exec(ctx context.Context, cmd plugin.Command, stdio plugin.IO) (plugin.ExitStatus, error) {
+// Exec implements sdk.Environment.
+func (e *environment) Exec(ctx context.Context, cmd sdk.Command, stdio sdk.IO) (sdk.ExitStatus, error) {
 	if err := e.begin(); err != nil {
-		return plugin.ExitStatus{}, err
+		return sdk.ExitStatus{}, err
 	}
 	defer e.running.Done()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -30,13 +30,13 @@ func (e *environment) Exec(ctx context.Context, cmd plugin.Command, stdio plugin
 
 	p, err := e.prepare(cmd)
 	if err != nil {
-		return plugin.ExitStatus{}, err
+		return sdk.ExitStatus{}, err
 	}
 	if ctx.Err() != nil {
-		return plugin.ExitStatus{}, stopped(ctx, plugin.NotStarted, cmd)
+		return sdk.ExitStatus{}, stopped(ctx, sdk.NotStarted, cmd)
 	}
 	if err := p.start(cmd, stdio); err != nil {
-		return plugin.ExitStatus{}, err
+		return sdk.ExitStatus{}, err
 	}
 	if stdio.Started != nil {
 		stdio.Started()
@@ -45,9 +45,9 @@ func (e *environment) Exec(ctx context.Context, cmd plugin.Command, stdio plugin
 }
 
 // stopped is the error of a command that ended because its ctx did.
-func stopped(ctx context.Context, d plugin.Delivery, cmd plugin.Command) error {
+func stopped(ctx context.Context, d sdk.Delivery, cmd sdk.Command) error {
 	cause := context.Cause(ctx)
-	return plugin.Errorf(plugin.AsError(cause, d).Code, d, "%s: stopped: %w", cmd.Argv[0], cause)
+	return sdk.Errorf(sdk.AsError(cause, d).Code, d, "%s: stopped: %w", cmd.Argv[0], cause)
 }
 
 // process is one command.
@@ -69,9 +69,9 @@ type process struct {
 }
 
 // prepare finds everything that can be wrong before a process is made.
-func (e *environment) prepare(cmd plugin.Command) (*process, error) {
+func (e *environment) prepare(cmd sdk.Command) (*process, error) {
 	if len(cmd.Argv) == 0 {
-		return nil, plugin.Errorf(plugin.CodeInvalid, plugin.NotStarted, "the command is empty")
+		return nil, sdk.Errorf(sdk.CodeInvalid, sdk.NotStarted, "the command is empty")
 	}
 	dir := e.dir
 	if cmd.Dir != "" {
@@ -92,7 +92,7 @@ func (e *environment) prepare(cmd plugin.Command) (*process, error) {
 }
 
 // start makes the process. When it returns an error nothing is left open.
-func (p *process) start(cmd plugin.Command, stdio plugin.IO) (err error) {
+func (p *process) start(cmd sdk.Command, stdio sdk.IO) (err error) {
 	var child []*os.File // the process' own ends, closed here in any case
 	defer func() {
 		for _, f := range child {
@@ -108,7 +108,7 @@ func (p *process) start(cmd plugin.Command, stdio plugin.IO) (err error) {
 		child, err = p.openPipes(stdio)
 	}
 	if err != nil {
-		return plugin.Errorf(plugin.AsError(err, plugin.NotStarted).Code, plugin.NotStarted, "start %s: %w", p.path, err)
+		return sdk.Errorf(sdk.AsError(err, sdk.NotStarted).Code, sdk.NotStarted, "start %s: %w", p.path, err)
 	}
 
 	sys := &syscall.SysProcAttr{Setsid: true, Setctty: cmd.TTY != nil}
@@ -137,7 +137,7 @@ func (p *process) spawn(attr *os.ProcAttr) error {
 // spawner is the thread that makes processes: the parent-death signal is sent when the thread that made the process ends, so this one never does.
 var spawner = sync.OnceValue(func() chan<- func() {
 	work := make(chan func())
-	go makeProcesses(work)
+	go makeProcesses(work) // lives as long as the program
 	return work
 })
 
@@ -159,7 +159,7 @@ func onSpawner(fn func()) {
 }
 
 // openPipes makes the files of a process without a terminal.
-func (p *process) openPipes(stdio plugin.IO) (child []*os.File, err error) {
+func (p *process) openPipes(stdio sdk.IO) (child []*os.File, err error) {
 	in, err := p.openStdin(stdio.Stdin)
 	if err != nil {
 		return nil, err
@@ -196,7 +196,7 @@ func (p *process) openOutput(w io.Writer) (*os.File, error) {
 }
 
 // openTTY makes the files of a process with a terminal.
-func (p *process) openTTY(size *plugin.Window, stdio plugin.IO) ([]*os.File, error) {
+func (p *process) openTTY(size *sdk.Window, stdio sdk.IO) ([]*os.File, error) {
 	ours, theirs, err := pty.Open()
 	if err != nil {
 		return nil, err
@@ -228,7 +228,7 @@ func pollable(f *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), f.Name()), nil
 }
 
-func resize(tty *os.File, size *plugin.Window) error {
+func resize(tty *os.File, size *sdk.Window) error {
 	return pty.Setsize(tty, &pty.Winsize{Rows: size.Rows, Cols: size.Cols})
 }
 
@@ -242,7 +242,7 @@ func (p *process) closeFiles() {
 }
 
 // run serves the process until it has ended.
-func (p *process) run(ctx context.Context, cmd plugin.Command, stdio plugin.IO) (plugin.ExitStatus, error) {
+func (p *process) run(ctx context.Context, cmd sdk.Command, stdio sdk.IO) (sdk.ExitStatus, error) {
 	defer p.closeFiles()
 	defer p.tree.release()
 	go func() { // ends with the process, which stop makes sure of
@@ -253,10 +253,10 @@ func (p *process) run(ctx context.Context, cmd plugin.Command, stdio plugin.IO) 
 	var outputs, control sync.WaitGroup
 	done := make(chan struct{}) // closed when the process is over or given up
 	for _, o := range p.outputs {
-		outputs.Go(o.copy)
+		outputs.Go(o.copy) // ends with its pipe, or when that is given up
 	}
 	if stdio.Control != nil {
-		control.Go(func() { p.control(stdio.Control, done) })
+		control.Go(func() { p.control(stdio.Control, done) }) // ends with done
 	}
 	if stdio.Stdin != nil {
 		go p.feed(stdio.Stdin) // ends when its file is closed, or when a Read that is blocked then returns
@@ -276,23 +276,23 @@ func (p *process) run(ctx context.Context, cmd plugin.Command, stdio plugin.IO) 
 	close(done)
 	control.Wait()
 	if canceled {
-		return plugin.ExitStatus{}, stopped(ctx, plugin.Ran, cmd)
+		return sdk.ExitStatus{}, stopped(ctx, sdk.Ran, cmd)
 	}
 	return p.status()
 }
 
 // status is how the process ended. An output that the caller did not take is an error beside it.
-func (p *process) status() (plugin.ExitStatus, error) {
+func (p *process) status() (sdk.ExitStatus, error) {
 	if p.err != nil {
-		return plugin.ExitStatus{}, plugin.Errorf(plugin.CodeInternal, plugin.Ran, "%s: wait: %w", p.argv[0], p.err)
+		return sdk.ExitStatus{}, sdk.Errorf(sdk.CodeInternal, sdk.Ran, "%s: wait: %w", p.argv[0], p.err)
 	}
-	status := plugin.ExitStatus{Code: p.state.ExitCode()}
+	status := sdk.ExitStatus{Code: p.state.ExitCode()}
 	if ws, ok := p.state.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
-		status = plugin.ExitStatus{Code: -1, Signal: signalName(ws.Signal())}
+		status = sdk.ExitStatus{Code: -1, Signal: signalName(ws.Signal())}
 	}
 	for _, o := range p.outputs {
 		if o.err != nil {
-			return status, plugin.Errorf(plugin.CodeInternal, plugin.Ran, "%s: write output: %w", p.argv[0], o.err)
+			return status, sdk.Errorf(sdk.CodeInternal, sdk.Ran, "%s: write output: %w", p.argv[0], o.err)
 		}
 	}
 	return status, nil
@@ -304,7 +304,7 @@ func (p *process) feed(r io.Reader) {
 		p.feedTTY(r)
 		return
 	}
-	_, err := io.CopyBuffer(struct{ io.Writer }{p.stdin}, struct{ io.Reader }{r}, make([]byte, plugin.MaxChunk))
+	_, err := io.CopyBuffer(struct{ io.Writer }{p.stdin}, struct{ io.Reader }{r}, make([]byte, sdk.MaxChunk))
 	if err == nil || errors.Is(err, syscall.EPIPE) {
 		_ = p.stdin.Close()
 		return
@@ -313,13 +313,13 @@ func (p *process) feed(r io.Reader) {
 	case <-p.ended:
 	default:
 		// The caller's stdin broke off. The process must not take that for its end: whoever broke it off also ends the command.
-		plugin.Logger().Debug("stdin broke off", "command", p.argv[0], "error", err.Error())
+		sdk.Logger().Debug("stdin broke off", "command", p.argv[0], "error", err.Error())
 	}
 }
 
 // feedTTY copies stdin to the terminal; its end is typed, as at a keyboard.
 func (p *process) feedTTY(r io.Reader) {
-	_, err := io.CopyBuffer(struct{ io.Writer }{p.tty}, struct{ io.Reader }{r}, make([]byte, plugin.MaxChunk))
+	_, err := io.CopyBuffer(struct{ io.Writer }{p.tty}, struct{ io.Reader }{r}, make([]byte, sdk.MaxChunk))
 	if err == nil {
 		const endOfTransmission = 4
 		_, _ = p.tty.Write([]byte{endOfTransmission})
@@ -327,7 +327,7 @@ func (p *process) feedTTY(r io.Reader) {
 }
 
 // control delivers signals and window sizes until the process has ended or was given up.
-func (p *process) control(controls <-chan plugin.Control, done <-chan struct{}) {
+func (p *process) control(controls <-chan sdk.Control, done <-chan struct{}) {
 	for {
 		select {
 		case c, ok := <-controls:
@@ -358,11 +358,11 @@ var signals = map[string]syscall.Signal{
 	"USR2": syscall.SIGUSR2,
 }
 
-// stop ends the process and its tree: TERM, plugin.Grace, KILL. It returns when none of it is left, or after a bounded time.
+// stop ends the process and its tree: TERM, sdk.Grace, KILL. It returns when none of it is left, or after a bounded time.
 func (p *process) stop() {
 	p.tree.signal(syscall.SIGTERM)
 	p.tree.signal(syscall.SIGCONT) // a stopped process gets its TERM only then
-	if p.gone(plugin.Grace) {
+	if p.gone(sdk.Grace) {
 		return
 	}
 	const patience = 2 * time.Second // a process that does not die of KILL hangs in the kernel; it is not waited for
@@ -373,7 +373,7 @@ func (p *process) stop() {
 			return
 		}
 	}
-	plugin.Logger().Warn("processes are left after KILL", "command", p.argv[0], "pid", p.os.Pid)
+	sdk.Logger().Warn("processes are left after KILL", "command", p.argv[0], "pid", p.os.Pid)
 }
 
 // gone waits until the process was reaped and its tree is empty, at most d.

@@ -10,11 +10,11 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
-// Put implements plugin.Files: the content goes to a new file beside the target, which is then renamed. Directories are neither made nor changed.
-func (e *environment) Put(ctx context.Context, req plugin.PutRequest) (err error) {
+// Put implements sdk.Files: the content goes to a new file beside the target, which is then renamed. Directories are neither made nor changed.
+func (e *environment) Put(ctx context.Context, req sdk.PutRequest) (err error) {
 	path := e.path(req.Path)
 	defer func() { err = fileError(err, "put", path) }()
 	if err := checkTarget(path); err != nil {
@@ -30,7 +30,7 @@ func (e *environment) Put(ctx context.Context, req plugin.PutRequest) (err error
 		r = f
 	}
 	if r == nil {
-		return plugin.Errorf(plugin.CodeInvalid, plugin.NotStarted, "neither a source nor content is given")
+		return sdk.Errorf(sdk.CodeInvalid, sdk.NotStarted, "neither a source nor content is given")
 	}
 	return writeFile(ctx, path, fileMode(req.Mode), r)
 }
@@ -47,15 +47,15 @@ func checkTarget(path string) error {
 	fi, err := os.Lstat(path)
 	switch {
 	case path == "":
-		return plugin.Errorf(plugin.CodeInvalid, plugin.NotStarted, "no path is given")
+		return sdk.Errorf(sdk.CodeInvalid, sdk.NotStarted, "no path is given")
 	case errors.Is(err, os.ErrNotExist):
 		return nil
 	case err != nil:
 		return err
 	case fi.IsDir():
-		return plugin.Errorf(plugin.CodeConflict, plugin.NotStarted, "a directory is there")
+		return sdk.Errorf(sdk.CodeConflict, sdk.NotStarted, "a directory is there")
 	case !fi.Mode().IsRegular() && fi.Mode().Type() != os.ModeSymlink:
-		return plugin.Errorf(plugin.CodeConflict, plugin.NotStarted, "something that is not a file is there")
+		return sdk.Errorf(sdk.CodeConflict, sdk.NotStarted, "something that is not a file is there")
 	}
 	return nil
 }
@@ -70,7 +70,7 @@ func writeFile(ctx context.Context, path string, mode os.FileMode, r io.Reader) 
 			_ = os.Remove(f.Name())
 		}
 	}()
-	_, err = io.CopyBuffer(struct{ io.Writer }{f}, &ctxReader{ctx, r}, make([]byte, plugin.MaxChunk))
+	_, err = io.CopyBuffer(struct{ io.Writer }{f}, &ctxReader{ctx, r}, make([]byte, sdk.MaxChunk))
 	if err == nil {
 		err = f.Chmod(mode)
 	}
@@ -96,20 +96,20 @@ func (c *ctxReader) Read(p []byte) (int, error) {
 	return c.r.Read(p)
 }
 
-// Get implements plugin.Files.
-func (e *environment) Get(ctx context.Context, path string, w io.Writer) (info plugin.FileInfo, err error) {
+// Get implements sdk.Files.
+func (e *environment) Get(ctx context.Context, path string, w io.Writer) (info sdk.FileInfo, err error) {
 	path = e.path(path)
 	defer func() { err = fileError(err, "get", path) }()
 	f, mode, err := openRegular(path)
 	if err != nil {
-		return plugin.FileInfo{}, err
+		return sdk.FileInfo{}, err
 	}
 	defer func() { _ = f.Close() }()
-	n, err := io.CopyBuffer(struct{ io.Writer }{w}, &ctxReader{ctx, f}, make([]byte, plugin.MaxChunk))
+	n, err := io.CopyBuffer(struct{ io.Writer }{w}, &ctxReader{ctx, f}, make([]byte, sdk.MaxChunk))
 	if err != nil {
-		return plugin.FileInfo{}, err
+		return sdk.FileInfo{}, err
 	}
-	return plugin.FileInfo{Size: n, Mode: uint32(mode.Perm())}, nil
+	return sdk.FileInfo{Size: n, Mode: uint32(mode.Perm())}, nil
 }
 
 // openRegular opens a file for reading; a pipe or a device, on which that could wait for ever, is refused.
@@ -120,7 +120,7 @@ func openRegular(path string) (*os.File, os.FileMode, error) {
 	}
 	fi, err := f.Stat()
 	if err == nil && !fi.Mode().IsRegular() {
-		err = plugin.Errorf(plugin.CodeInvalid, plugin.NotStarted, "%s is not a regular file", path)
+		err = sdk.Errorf(sdk.CodeInvalid, sdk.NotStarted, "%s is not a regular file", path)
 	}
 	if err != nil {
 		_ = f.Close()
@@ -134,7 +134,7 @@ func fileError(err error, what, path string) error {
 	if err == nil {
 		return nil
 	}
-	return plugin.Errorf(plugin.AsError(err, plugin.NotStarted).Code, plugin.NotStarted, "%s %s: %w", what, path, unwrapPath(err))
+	return sdk.Errorf(sdk.AsError(err, sdk.NotStarted).Code, sdk.NotStarted, "%s %s: %w", what, path, unwrapPath(err))
 }
 
 // unwrapPath leaves the path out that the operating system's errors name again.

@@ -5,24 +5,24 @@ import (
 	"context"
 	"net/url"
 
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
 // version is the backend's own version.
-const version = "0.1.0"
+const version = "0.2.0"
 
 // New returns the backend. Its targets are "local:" and "local:/dir" or "local:///dir", where dir is the directory of commands that name none.
-func New() plugin.Backend { return &backend{} }
+func New() sdk.Backend { return &backend{} }
 
 type backend struct {
-	environments plugin.Environments[*environment]
+	environments sdk.Environments[*environment]
 }
 
-var _ plugin.Backend = (*backend)(nil)
+var _ sdk.Backend = (*backend)(nil)
 
-// Info implements plugin.Backend.
-func (b *backend) Info(context.Context) (plugin.Info, error) {
-	return plugin.Info{
+// Info implements sdk.Backend.
+func (b *backend) Info(context.Context) (sdk.Info, error) {
+	return sdk.Info{
 		Name:         "local",
 		Version:      version,
 		Description:  "commands on this machine, as the user who runs Hermes (no sandbox)",
@@ -30,14 +30,14 @@ func (b *backend) Info(context.Context) (plugin.Info, error) {
 	}, nil
 }
 
-// Open implements plugin.Backend.
-func (b *backend) Open(ctx context.Context, req plugin.OpenRequest) (plugin.Environment, error) {
+// Open implements sdk.Backend.
+func (b *backend) Open(ctx context.Context, req sdk.OpenRequest) (sdk.Environment, error) {
 	return b.environments.Open(ctx, req.ID, func(ctx context.Context) (*environment, error) {
 		dir, err := parseTarget(req.Target)
 		if err != nil {
 			return nil, err
 		}
-		if _, err := plugin.Decode[struct{}](req.Config); err != nil {
+		if _, err := sdk.Decode[struct{}](req.Config); err != nil {
 			return nil, err
 		}
 		return newEnvironment(ctx, b, req.ID, dir)
@@ -48,10 +48,10 @@ func (b *backend) Open(ctx context.Context, req plugin.OpenRequest) (plugin.Envi
 func parseTarget(target string) (string, error) {
 	u, err := url.Parse(target)
 	if err != nil || u.Scheme != "local" {
-		return "", plugin.Errorf(plugin.CodeInvalid, plugin.NotStarted, "target %q is not of the form local: or local:/dir", target)
+		return "", sdk.Errorf(sdk.CodeInvalid, sdk.NotStarted, "target %q is not of the form local: or local:/dir", target)
 	}
 	if u.Host != "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || (u.Opaque != "") {
-		return "", plugin.Errorf(plugin.CodeInvalid, plugin.NotStarted, "target %q: local: takes nothing but an absolute directory, as in local:/srv", target)
+		return "", sdk.Errorf(sdk.CodeInvalid, sdk.NotStarted, "target %q: local: takes nothing but an absolute directory, as in local:/srv", target)
 	}
 	return u.Path, nil
 }

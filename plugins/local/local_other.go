@@ -6,16 +6,16 @@ import (
 	"context"
 	"runtime"
 
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
-var capabilities []plugin.Capability
+var capabilities []sdk.Capability
 
 // environment is never made here.
 type environment struct {
-	plugin.UnimplementedEnvironment
+	sdk.UnimplementedEnvironment
 }
 
 func newEnvironment(context.Context, *backend, string, string) (*environment, error) {
-	return nil, plugin.Errorf(plugin.CodeUnsupported, plugin.NotStarted, "the local backend does not run on %s", runtime.GOOS)
+	return nil, sdk.Errorf(sdk.CodeUnsupported, sdk.NotStarted, "the local backend does not run on %s", runtime.GOOS)
 }

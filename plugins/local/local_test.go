@@ -15,14 +15,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 	"github.com/hermes-framework/hermes/plugins/local"
 )
 
 // open returns an environment of the local backend, over the wire.
-func open(t *testing.T, target string) plugin.Environment {
+func open(t *testing.T, target string) sdk.Environment {
 	t.Helper()
-	client, stop, err := plugin.Pipe(t.Context(), local.New())
+	client, stop, err := sdk.Pipe(t.Context(), local.New())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func open(t *testing.T, target string) plugin.Environment {
 			t.Errorf("stop: %v", err)
 		}
 	})
-	env, err := client.Open(t.Context(), plugin.OpenRequest{ID: "test", Target: target})
+	env, err := client.Open(t.Context(), sdk.OpenRequest{ID: "test", Target: target})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,20 +51,20 @@ func waitFor(t *testing.T, what string, ok func() bool) {
 }
 
 type result struct {
-	status      plugin.ExitStatus
+	status      sdk.ExitStatus
 	out, stderr string
 }
 
-func run(ctx context.Context, env plugin.Environment, stdin io.Reader, argv ...string) (result, error) {
+func run(ctx context.Context, env sdk.Environment, stdin io.Reader, argv ...string) (result, error) {
 	var out, stderr bytes.Buffer
-	status, err := env.Exec(ctx, plugin.Command{Argv: argv, InheritEnv: true}, plugin.IO{Stdin: stdin, Stdout: &out, Stderr: &stderr})
+	status, err := env.Exec(ctx, sdk.Command{Argv: argv, InheritEnv: true}, sdk.IO{Stdin: stdin, Stdout: &out, Stderr: &stderr})
 	return result{status, out.String(), stderr.String()}, err
 }
 
 func TestExecReportsTheStatusAndBothOutputs(t *testing.T) {
 	env := open(t, "local:")
 	got, err := run(t.Context(), env, strings.NewReader("in"), "sh", "-c", "cat; echo err >&2; exit 43")
-	want := result{plugin.ExitStatus{Code: 43}, "in", "err\n"}
+	want := result{sdk.ExitStatus{Code: 43}, "in", "err\n"}
 	if err != nil || got != want {
 		t.Errorf("got %+v, %v, want %+v", got, err, want)
 	}
@@ -93,8 +93,8 @@ func TestExecCarries100MiBBothWays(t *testing.T) {
 	out := sha256.New()
 	src := io.TeeReader(io.LimitReader(&pattern{}, size), in)
 	start := time.Now()
-	status, err := env.Exec(t.Context(), plugin.Command{Argv: []string{"cat"}, InheritEnv: true}, plugin.IO{Stdin: src, Stdout: out})
-	if err != nil || status != (plugin.ExitStatus{}) {
+	status, err := env.Exec(t.Context(), sdk.Command{Argv: []string{"cat"}, InheritEnv: true}, sdk.IO{Stdin: src, Stdout: out})
+	if err != nil || status != (sdk.ExitStatus{}) {
 		t.Fatalf("got %+v, %v", status, err)
 	}
 	if !bytes.Equal(in.Sum(nil), out.Sum(nil)) {
@@ -127,9 +127,9 @@ func TestCancelStopsTheTree(t *testing.T) {
 		_, _ = io.Copy(io.Discard, r)
 	}()
 	start := time.Now()
-	_, err := env.Exec(ctx, plugin.Command{Argv: []string{"sh", "-c", "setsid sleep 311 & (setsid sleep 311 >/dev/null 2>&1 &) ; sleep 311 & echo x; wait"}, InheritEnv: true}, plugin.IO{Stdout: w})
+	_, err := env.Exec(ctx, sdk.Command{Argv: []string{"sh", "-c", "setsid sleep 311 & (setsid sleep 311 >/dev/null 2>&1 &) ; sleep 311 & echo x; wait"}, InheritEnv: true}, sdk.IO{Stdout: w})
 	_ = w.Close()
-	if !errors.Is(err, context.Canceled) || !errors.Is(err, plugin.ErrCanceled) {
+	if !errors.Is(err, context.Canceled) || !errors.Is(err, sdk.ErrCanceled) {
 		t.Errorf("got %v, want a cancellation", err)
 	}
 	if d := time.Since(start); d > 20*time.Second {
@@ -142,9 +142,9 @@ func TestCancelStopsTheTree(t *testing.T) {
 
 // TestCancelWaitsForThePolite: what handles TERM gets its time and its last words, what ignores it is killed.
 func TestCancelWaitsForThePolite(t *testing.T) {
-	grace := plugin.Grace
-	plugin.Grace = 300 * time.Millisecond
-	defer func() { plugin.Grace = grace }()
+	grace := sdk.Grace
+	sdk.Grace = 300 * time.Millisecond
+	defer func() { sdk.Grace = grace }()
 	for script, want := range map[string]string{
 		"trap 'echo bye; exit' TERM; echo ready; while :; do sleep 0.01; done": "bye\n",
 		"trap '' TERM; echo ready; while :; do sleep 0.01; done":               "",
@@ -152,12 +152,12 @@ func TestCancelWaitsForThePolite(t *testing.T) {
 		env := open(t, "local:")
 		ctx, cancel := context.WithCancel(t.Context())
 		var out bytes.Buffer
-		_, err := env.Exec(ctx, plugin.Command{Argv: []string{"sh", "-c", script}, InheritEnv: true},
-			plugin.IO{Stdout: writerFunc(func(p []byte) (int, error) {
+		_, err := env.Exec(ctx, sdk.Command{Argv: []string{"sh", "-c", script}, InheritEnv: true},
+			sdk.IO{Stdout: writerFunc(func(p []byte) (int, error) {
 				cancel()
 				return out.Write(p)
 			})})
-		if !errors.Is(err, plugin.ErrCanceled) || out.String() != "ready\n"+want {
+		if !errors.Is(err, sdk.ErrCanceled) || out.String() != "ready\n"+want {
 			t.Errorf("%s: got %q, %v", script, out.String(), err)
 		}
 	}
@@ -181,8 +181,8 @@ func TestCancelLeavesOtherCommandsAlone(t *testing.T) {
 	otherEnded := make(chan struct{})
 	go func() {
 		defer close(otherEnded)
-		_, _ = env.Exec(otherCtx, plugin.Command{Argv: []string{"sh", "-c", daemon + "; exec sleep 304"}, InheritEnv: true},
-			plugin.IO{Stdout: writerFunc(func(p []byte) (int, error) {
+		_, _ = env.Exec(otherCtx, sdk.Command{Argv: []string{"sh", "-c", daemon + "; exec sleep 304"}, InheritEnv: true},
+			sdk.IO{Stdout: writerFunc(func(p []byte) (int, error) {
 				defer close(otherReady)
 				return other.Write(p)
 			})})
@@ -190,8 +190,8 @@ func TestCancelLeavesOtherCommandsAlone(t *testing.T) {
 	<-otherReady
 
 	ctx, cancel := context.WithCancel(t.Context())
-	_, err = env.Exec(ctx, plugin.Command{Argv: []string{"sleep", "304"}, InheritEnv: true}, plugin.IO{Started: cancel})
-	if !errors.Is(err, plugin.ErrCanceled) {
+	_, err = env.Exec(ctx, sdk.Command{Argv: []string{"sleep", "304"}, InheritEnv: true}, sdk.IO{Started: cancel})
+	if !errors.Is(err, sdk.ErrCanceled) {
 		t.Errorf("got %v", err)
 	}
 	for _, pid := range []string{strings.TrimSpace(before.out), strings.TrimSpace(other.String())} {
@@ -223,21 +223,21 @@ func TestEnvironmentIsExact(t *testing.T) {
 	t.Setenv("OTHER", "secret")
 	t.Setenv("LC_TEST", "kept")
 	env := open(t, "local:/tmp")
-	exec := func(cmd plugin.Command) string {
+	exec := func(cmd sdk.Command) string {
 		var out bytes.Buffer
 		cmd.Argv = []string{"/usr/bin/env"}
-		if _, err := env.Exec(t.Context(), cmd, plugin.IO{Stdout: &out}); err != nil {
+		if _, err := env.Exec(t.Context(), cmd, sdk.IO{Stdout: &out}); err != nil {
 			t.Error(err)
 		}
 		return out.String()
 	}
-	if got := exec(plugin.Command{Env: []string{"A=1", "B=2", "A=3"}}); got != "B=2\nA=3\n" {
+	if got := exec(sdk.Command{Env: []string{"A=1", "B=2", "A=3"}}); got != "B=2\nA=3\n" {
 		t.Errorf("exact: got %q", got)
 	}
-	if got := exec(plugin.Command{}); got != "" {
+	if got := exec(sdk.Command{}); got != "" {
 		t.Errorf("empty: got %q", got)
 	}
-	got := "\n" + exec(plugin.Command{InheritEnv: true, Env: []string{"HOME=/h"}})
+	got := "\n" + exec(sdk.Command{InheritEnv: true, Env: []string{"HOME=/h"}})
 	for want, there := range map[string]bool{"\nHOME=/h\n": true, "\nPATH=": true, "\nLC_TEST=kept\n": true, "\nPWD=/tmp\n": true, "secret": false, "\nHOME=/r": false} {
 		if strings.Contains(got, want) != there {
 			t.Errorf("inherited: %q there: %v, want %v, in %s", want, !there, there, got)
@@ -260,49 +260,49 @@ func TestWhatCannotBeStarted(t *testing.T) {
 	interpreter := write("interpreter", "#!/no/such/interpreter\n", 0o755)
 	env := open(t, "local:")
 	for _, c := range []struct {
-		cmd  plugin.Command
-		code plugin.Code
+		cmd  sdk.Command
+		code sdk.Code
 		text string
 	}{
-		{plugin.Command{Argv: []string{"no-such-program"}}, plugin.CodeNotFound, "no-such-program: command not found"},
-		{plugin.Command{Argv: []string{dir + "/missing"}}, plugin.CodeNotFound, "no such file"},
-		{plugin.Command{Argv: []string{"plain"}, Env: []string{"PATH=" + dir}}, plugin.CodePermission, "not executable"},
-		{plugin.Command{Argv: []string{plain}}, plugin.CodePermission, "not executable"},
-		{plugin.Command{Argv: []string{dir}}, plugin.CodePermission, "is a directory"},
-		{plugin.Command{Argv: []string{rubbish}}, plugin.CodePermission, "not a program"},
-		{plugin.Command{Argv: []string{interpreter}}, plugin.CodeNotFound, "first line"},
-		{plugin.Command{Argv: []string{"true"}, Dir: dir + "/missing"}, plugin.CodeInvalid, "does not exist"},
-		{plugin.Command{Argv: []string{"true"}, Dir: plain}, plugin.CodeInvalid, "is not a directory"},
-		{plugin.Command{Argv: []string{""}}, plugin.CodeInvalid, "empty"},
-		{plugin.Command{}, plugin.CodeInvalid, "empty"},
-		{plugin.Command{Argv: []string{"true"}, Env: []string{"rubbish"}}, plugin.CodeInvalid, "NAME=value"},
-		{plugin.Command{Argv: []string{"/bin/true", strings.Repeat("x", 1<<20)}}, plugin.CodeInvalid, "too long"},
+		{sdk.Command{Argv: []string{"no-such-program"}}, sdk.CodeNotFound, "no-such-program: command not found"},
+		{sdk.Command{Argv: []string{dir + "/missing"}}, sdk.CodeNotFound, "no such file"},
+		{sdk.Command{Argv: []string{"plain"}, Env: []string{"PATH=" + dir}}, sdk.CodePermission, "not executable"},
+		{sdk.Command{Argv: []string{plain}}, sdk.CodePermission, "not executable"},
+		{sdk.Command{Argv: []string{dir}}, sdk.CodePermission, "is a directory"},
+		{sdk.Command{Argv: []string{rubbish}}, sdk.CodePermission, "not a program"},
+		{sdk.Command{Argv: []string{interpreter}}, sdk.CodeNotFound, "first line"},
+		{sdk.Command{Argv: []string{"true"}, Dir: dir + "/missing"}, sdk.CodeInvalid, "does not exist"},
+		{sdk.Command{Argv: []string{"true"}, Dir: plain}, sdk.CodeInvalid, "is not a directory"},
+		{sdk.Command{Argv: []string{""}}, sdk.CodeInvalid, "empty"},
+		{sdk.Command{}, sdk.CodeInvalid, "empty"},
+		{sdk.Command{Argv: []string{"true"}, Env: []string{"rubbish"}}, sdk.CodeInvalid, "NAME=value"},
+		{sdk.Command{Argv: []string{"/bin/true", strings.Repeat("x", 1<<20)}}, sdk.CodeInvalid, "too long"},
 	} {
 		if c.cmd.Env == nil {
 			c.cmd.InheritEnv = true
 		}
-		_, err := env.Exec(t.Context(), c.cmd, plugin.IO{})
-		got := plugin.AsError(err, plugin.MayHaveRun)
-		if got == nil || got.Code != c.code || got.Delivery != plugin.NotStarted || !strings.Contains(got.Message, c.text) {
+		_, err := env.Exec(t.Context(), c.cmd, sdk.IO{})
+		got := sdk.AsError(err, sdk.MayHaveRun)
+		if got == nil || got.Code != c.code || got.Delivery != sdk.NotStarted || !strings.Contains(got.Message, c.text) {
 			t.Errorf("%.60q in %q: got %+v, want %s with %q", c.cmd.Argv, c.cmd.Dir, got, c.code, c.text)
 		}
 	}
 }
 
 func TestTargets(t *testing.T) {
-	client, stop, err := plugin.Pipe(t.Context(), local.New())
+	client, stop, err := sdk.Pipe(t.Context(), local.New())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = stop() }()
 	for _, target := range []string{"", "ssh://x", "local://host/dir", "local:relative", "local:/?a=b", "local:/no/such/dir"} {
-		_, err := client.Open(t.Context(), plugin.OpenRequest{ID: "x", Target: target})
-		if !errors.Is(err, plugin.ErrInvalid) {
+		_, err := client.Open(t.Context(), sdk.OpenRequest{ID: "x", Target: target})
+		if !errors.Is(err, sdk.ErrInvalid) {
 			t.Errorf("%q: got %v, want ErrInvalid", target, err)
 		}
 	}
-	_, err = client.Open(t.Context(), plugin.OpenRequest{ID: "x", Target: "local:", Config: []byte(`{"x":1}`)})
-	if !errors.Is(err, plugin.ErrInvalid) {
+	_, err = client.Open(t.Context(), sdk.OpenRequest{ID: "x", Target: "local:", Config: []byte(`{"x":1}`)})
+	if !errors.Is(err, sdk.ErrInvalid) {
 		t.Errorf("config: got %v", err)
 	}
 }
@@ -329,7 +329,7 @@ func TestStdinThatNobodyReads(t *testing.T) {
 	env := open(t, "local:")
 	for _, script := range []string{"head -c1 >/dev/null", "sleep 0.1", "exec 0<&-; sleep 0.05"} {
 		got, err := run(t.Context(), env, &pattern{}, "sh", "-c", script)
-		if err != nil || got.status != (plugin.ExitStatus{}) {
+		if err != nil || got.status != (sdk.ExitStatus{}) {
 			t.Errorf("%s: got %+v, %v", script, got, err)
 		}
 	}
@@ -337,10 +337,10 @@ func TestStdinThatNobodyReads(t *testing.T) {
 
 func TestSignalsPassFullStdin(t *testing.T) {
 	env := open(t, "local:")
-	control := make(chan plugin.Control, 1)
-	full := &gated{after: 1 << 17, fn: func() { control <- plugin.Control{Signal: "INT"} }}
-	status, err := env.Exec(t.Context(), plugin.Command{Argv: []string{"sleep", "305"}, InheritEnv: true}, plugin.IO{Stdin: full, Control: control})
-	if err != nil || status != (plugin.ExitStatus{Code: -1, Signal: "INT"}) {
+	control := make(chan sdk.Control, 1)
+	full := &gated{after: 1 << 17, fn: func() { control <- sdk.Control{Signal: "INT"} }}
+	status, err := env.Exec(t.Context(), sdk.Command{Argv: []string{"sleep", "305"}, InheritEnv: true}, sdk.IO{Stdin: full, Control: control})
+	if err != nil || status != (sdk.ExitStatus{Code: -1, Signal: "INT"}) {
 		t.Errorf("got %+v, %v", status, err)
 	}
 }
@@ -372,7 +372,7 @@ func TestSlowReaderGetsEverything(t *testing.T) {
 		n += len(p)
 		return len(p), nil
 	})
-	status, err := env.Exec(t.Context(), plugin.Command{Argv: []string{"head", "-c", fmt.Sprint(size), "/dev/zero"}, InheritEnv: true}, plugin.IO{Stdout: slow})
+	status, err := env.Exec(t.Context(), sdk.Command{Argv: []string{"head", "-c", fmt.Sprint(size), "/dev/zero"}, InheritEnv: true}, sdk.IO{Stdout: slow})
 	if err != nil || status.Code != 0 || n != size {
 		t.Errorf("got %+v, %v and %d bytes", status, err, n)
 	}
@@ -381,15 +381,15 @@ func TestSlowReaderGetsEverything(t *testing.T) {
 func TestTerminal(t *testing.T) {
 	env := open(t, "local:")
 	var out bytes.Buffer
-	control := make(chan plugin.Control, 1)
+	control := make(chan sdk.Control, 1)
 	ready := false
 	script := `trap 'stty size; exit 3' WINCH; test -t 0 -a -t 1 -a -t 2 && stty size; echo ready; while :; do sleep 0.01; done`
-	status, err := env.Exec(t.Context(), plugin.Command{Argv: []string{"sh", "-c", script}, InheritEnv: true, TTY: &plugin.Window{Rows: 7, Cols: 70}},
-		plugin.IO{Control: control, Stdout: writerFunc(func(p []byte) (int, error) {
+	status, err := env.Exec(t.Context(), sdk.Command{Argv: []string{"sh", "-c", script}, InheritEnv: true, TTY: &sdk.Window{Rows: 7, Cols: 70}},
+		sdk.IO{Control: control, Stdout: writerFunc(func(p []byte) (int, error) {
 			out.Write(p)
 			if !ready && strings.Contains(out.String(), "ready") {
 				ready = true
-				control <- plugin.Control{Resize: &plugin.Window{Rows: 8, Cols: 80}}
+				control <- sdk.Control{Resize: &sdk.Window{Rows: 8, Cols: 80}}
 			}
 			return len(p), nil
 		})})
@@ -398,21 +398,24 @@ func TestTerminal(t *testing.T) {
 	}
 
 	out.Reset()
-	status, err = env.Exec(t.Context(), plugin.Command{Argv: []string{"sh", "-c", "stty -echo; cat; exit 4"}, InheritEnv: true, TTY: &plugin.Window{Rows: 7, Cols: 70}},
-		plugin.IO{Stdin: strings.NewReader("typed\n"), Stdout: &out})
+	status, err = env.Exec(t.Context(), sdk.Command{Argv: []string{"sh", "-c", "stty -echo; cat; exit 4"}, InheritEnv: true, TTY: &sdk.Window{Rows: 7, Cols: 70}},
+		sdk.IO{Stdin: strings.NewReader("typed\n"), Stdout: &out})
 	if err != nil || status.Code != 4 || !strings.HasSuffix(out.String(), "typed\r\n") {
 		t.Errorf("stdin: got %+v, %q, %v", status, out.String(), err)
 	}
 
 	out.Reset()
 	start := time.Now()
-	if _, err := env.Exec(t.Context(), plugin.Command{Argv: []string{"sh", "-c", "trap '' HUP; sleep 306 & echo held"}, InheritEnv: true, TTY: &plugin.Window{Rows: 7, Cols: 70}}, plugin.IO{Stdout: &out}); err != nil || out.String() != "held\r\n" {
-		t.Errorf("held: got %q, %v", out.String(), err)
+	if _, err := env.Exec(t.Context(), sdk.Command{Argv: []string{"sh", "-c", "trap '' HUP; sleep 306 & echo held $!"}, InheritEnv: true, TTY: &sdk.Window{Rows: 7, Cols: 70}}, sdk.IO{Stdout: &out}); err != nil {
+		t.Errorf("held: %v", err)
 	}
 	if d := time.Since(start); d > 20*time.Second {
 		t.Errorf("a terminal that somebody else holds took %v", d)
 	}
-	_, _ = run(t.Context(), env, nil, "pkill", "-fx", "sleep 306")
+	pid, held := strings.CutPrefix(strings.TrimSuffix(out.String(), "\r\n"), "held ")
+	if left, err := run(t.Context(), env, nil, "kill", pid); !held || err != nil || left.status.Code != 0 {
+		t.Errorf("held: it printed %q, and what it left is gone: %+v, %v", out.String(), left, err)
+	}
 }
 
 func TestCloseEndsCommandsAndIsIdempotent(t *testing.T) {
@@ -420,7 +423,7 @@ func TestCloseEndsCommandsAndIsIdempotent(t *testing.T) {
 	started := make(chan struct{})
 	ended := make(chan error, 1)
 	go func() {
-		_, err := env.Exec(t.Context(), plugin.Command{Argv: []string{"sleep", "307"}, InheritEnv: true}, plugin.IO{Started: func() { close(started) }})
+		_, err := env.Exec(t.Context(), sdk.Command{Argv: []string{"sleep", "307"}, InheritEnv: true}, sdk.IO{Started: func() { close(started) }})
 		ended <- err
 	}()
 	<-started
@@ -429,10 +432,10 @@ func TestCloseEndsCommandsAndIsIdempotent(t *testing.T) {
 			t.Errorf("close: %v", err)
 		}
 	}
-	if err := <-ended; !errors.Is(err, plugin.ErrClosed) {
+	if err := <-ended; !errors.Is(err, sdk.ErrClosed) {
 		t.Errorf("the command: got %v, want ErrClosed", err)
 	}
-	if _, err := run(t.Context(), env, nil, "true"); !errors.Is(err, plugin.ErrClosed) {
+	if _, err := run(t.Context(), env, nil, "true"); !errors.Is(err, sdk.ErrClosed) {
 		t.Errorf("after Close: got %v", err)
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 	"github.com/hermes-framework/hermes/plugins/local"
 )
 
@@ -29,9 +29,9 @@ func TestMain(m *testing.M) {
 }
 
 func victim(script string) {
-	env, err := local.New().Open(context.Background(), plugin.OpenRequest{ID: "v", Target: "local:"})
+	env, err := local.New().Open(context.Background(), sdk.OpenRequest{ID: "v", Target: "local:"})
 	if err == nil {
-		_, err = env.Exec(context.Background(), plugin.Command{Argv: []string{"sh", "-c", script}, InheritEnv: true}, plugin.IO{Stdout: os.Stdout})
+		_, err = env.Exec(context.Background(), sdk.Command{Argv: []string{"sh", "-c", script}, InheritEnv: true}, sdk.IO{Stdout: os.Stdout})
 	}
 	panic(err)
 }

@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
 // drainTime is how long an output is read after the process has ended, while somebody else keeps writing to it.
@@ -29,7 +29,7 @@ type output struct {
 // copy carries what the process writes until the file ends or finish is called, and then what is still in it.
 // A writer that fails ends the output: the process gets a broken pipe.
 func (o *output) copy() {
-	buf := make([]byte, plugin.MaxChunk)
+	buf := make([]byte, sdk.MaxChunk)
 	for o.err == nil {
 		n, err := o.r.Read(buf)
 		o.write(buf[:n])

@@ -10,10 +10,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
-var platformCapabilities = []plugin.Capability{plugin.CapReap}
+var platformCapabilities = []sdk.Capability{sdk.CapReap}
 
 // setParentDeathSignal makes the kernel kill the process when the plugin dies without a chance to. A process that detaches (forks twice) loses the signal.
 func setParentDeathSignal(sys *syscall.SysProcAttr) { sys.Pdeathsig = syscall.SIGKILL }
@@ -41,11 +41,11 @@ type tree struct {
 
 var adopt = sync.OnceFunc(func() {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		plugin.Logger().Warn("cannot become subreaper; daemons that a cancelled command made may stay", "error", err.Error())
+		sdk.Logger().Warn("cannot become subreaper; daemons that a cancelled command made may stay", "error", err.Error())
 	}
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, syscall.SIGCHLD)
-	go reapOrphans(children)
+	go reapOrphans(children) // lives as long as the program
 })
 
 // reapOrphans lives as long as the program, and only wakes up when a child has ended.

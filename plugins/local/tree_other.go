@@ -8,11 +8,11 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
 // platformCapabilities: without /proc and a subreaper, what leaves its process group is not found again.
-var platformCapabilities []plugin.Capability
+var platformCapabilities []sdk.Capability
 
 func setParentDeathSignal(*syscall.SysProcAttr) {}
 

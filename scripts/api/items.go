@@ -61,13 +61,13 @@ func Diff(was, now []string) []string {
 type listed struct {
 	ImportPath string
 	Name       string
-	Export     string // the compiler's export data
+	Export     string // the compiler's export data; a directory that has only tests has none
 	DepOnly    bool
 }
 
 // public says whether programs outside this module can import the package.
 func (p listed) public() bool {
-	return !p.DepOnly && p.Name != "main" && !slices.Contains(strings.Split(p.ImportPath, "/"), "internal")
+	return !p.DepOnly && p.Export != "" && p.Name != "main" && !slices.Contains(strings.Split(p.ImportPath, "/"), "internal")
 }
 
 func itemsOn(ctx context.Context, dir, goos string) ([]string, error) {

@@ -11,13 +11,13 @@ import types
 from hashlib import sha256
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-CORE = os.path.dirname(HERE)
+ROOM = os.path.dirname(HERE)
 
 SOON = 20  # seconds: tells what comes soon, on a busy machine too, from what waits for a sleep of 60
 
 
 def read(name):
-    with open(os.path.join(CORE, name), "rb") as file:
+    with open(os.path.join(ROOM, name), "rb") as file:
         return file.read()
 
 

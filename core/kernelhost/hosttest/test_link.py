@@ -8,7 +8,7 @@ import tempfile
 import unittest
 from hashlib import sha256
 
-from client import CORE, LOADER, PYTHON, SOURCE, Client, Home, HostProcess, answer, codec, command, wait_for
+from client import LOADER, PYTHON, ROOM, SOURCE, Client, Home, HostProcess, answer, codec, command, wait_for
 
 
 def decoded(value):
@@ -31,7 +31,7 @@ class Vectors(unittest.TestCase):
     """The vectors that the Go codec reads too."""
 
     def load(self, name):
-        with open(os.path.join(CORE, "testdata", "frames", name)) as file:
+        with open(os.path.join(ROOM, "..", "cell", "testdata", "frames", name)) as file:
             return json.load(file)
 
     def parse(self, data):

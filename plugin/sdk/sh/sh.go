@@ -1,5 +1,5 @@
-// Package shellquote quotes words for a POSIX shell.
-package shellquote
+// Package sh quotes words for a POSIX shell.
+package sh
 
 import "strings"
 

@@ -1,4 +1,4 @@
-package shellquote_test
+package sh_test
 
 import (
 	"fmt"
@@ -6,11 +6,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/hermes-framework/hermes/shellquote"
+	"github.com/hermes-framework/hermes/plugin/sdk/sh"
 )
 
 func ExampleJoin() {
-	fmt.Println(shellquote.Join([]string{"echo", "it's", "", "a b", "$HOME"}))
+	fmt.Println(sh.Join([]string{"echo", "it's", "", "a b", "$HOME"}))
 	// Output: echo 'it'\''s' '' 'a b' '$HOME'
 }
 
@@ -26,7 +26,7 @@ func TestQuote(t *testing.T) {
 		"é":          "'é'",
 		"a\nb":       "'a\nb'",
 	} {
-		if got := shellquote.Quote(in); got != want {
+		if got := sh.Quote(in); got != want {
 			t.Errorf("Quote(%q) = %s, want %s", in, got, want)
 		}
 	}
@@ -41,9 +41,9 @@ func FuzzQuote(f *testing.F) {
 		if strings.IndexByte(s, 0) >= 0 {
 			t.Skip("no word holds a NUL byte")
 		}
-		out, err := exec.CommandContext(t.Context(), "sh", "-c", "printf %s. "+shellquote.Quote(s)).Output()
+		out, err := exec.CommandContext(t.Context(), "sh", "-c", "printf %s. "+sh.Quote(s)).Output()
 		if err != nil || string(out) != s+"." {
-			t.Errorf("the shell read %q from %s, want %q (%v)", out, shellquote.Quote(s), s, err)
+			t.Errorf("the shell read %q from %s, want %q (%v)", out, sh.Quote(s), s, err)
 		}
 	})
 }

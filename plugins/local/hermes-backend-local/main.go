@@ -2,8 +2,8 @@
 package main
 
 import (
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 	"github.com/hermes-framework/hermes/plugins/local"
 )
 
-func main() { plugin.Serve(local.New()) }
+func main() { sdk.Serve(local.New()) }

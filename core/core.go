@@ -1,3 +1,4 @@
+// Package core is what a program that embeds Hermes imports: an Engine runs cells of code in persistent kernels.
 package core
 
 import (
@@ -8,20 +9,24 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/hermes-framework/hermes/internal/launch"
-	"github.com/hermes-framework/hermes/plugin"
+	"github.com/hermes-framework/hermes/core/kernel"
+	"github.com/hermes-framework/hermes/core/kernelhost"
+	"github.com/hermes-framework/hermes/core/pool"
+	"github.com/hermes-framework/hermes/core/registry"
+	"github.com/hermes-framework/hermes/core/secfile"
 )
+
+// Version is the version of this module.
+const Version = "0.2.0"
 
 const (
 	defaultKernels = 4
-	defaultIdle    = 30 * time.Minute
+	defaultIdle    = kernelhost.IdleDetached
 	defaultPython  = "python3"
 	closeTimeout   = 20 * time.Second // for the environments; plugins have their own bound
 	// DefaultEnvironment is the target of a Request that names none.
@@ -33,13 +38,13 @@ type Engine struct {
 	cfg        Config
 	base       context.Context // Open's values without its cancellation, for what timers do
 	log        *slog.Logger
-	backends   *registry
-	pool       *pool
+	backends   *registry.Registry
+	pool       *pool.Pool
 	store      store
 	nonce      string // of this engine's cell ids
 	cells      atomic.Int64
 	runtime    string
-	runtimeDir *launch.Dir
+	runtimeDir *registry.Dir
 	spills     func() (string, error)
 
 	mu       sync.Mutex
@@ -62,39 +67,19 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 		return nil, fmt.Errorf("open the engine: %w", err)
 	}
 	e.spills = sync.OnceValues(e.makeSpillDir)
-	e.backends = newRegistry(registryConfig{
-		dirs: cfg.PluginDirs, lockFile: cfg.LockFile, builtin: e.cfg.Builtin, runtimeDir: e.runtime, log: e.log,
+	e.backends = registry.New(registry.Config{
+		Dirs: cfg.PluginDirs, LockFile: cfg.LockFile, Builtin: e.cfg.Builtin, RuntimeDir: e.runtime, Log: e.log,
 	})
-	e.pool = newPool(e.cfg.KernelIdleTimeout, e.cfg.MaxSessionKernels, e.endKernel)
+	e.pool = pool.New(pool.Options{
+		Idle: e.cfg.KernelIdleTimeout, Most: e.cfg.MaxSessionKernels, End: e.endKernel, Closed: errEngineClosed,
+	})
 	return e, nil
-}
-
-func withDefaults(cfg Config) Config {
-	if cfg.Interpreter == "" {
-		cfg.Interpreter = defaultPython
-	}
-	if cfg.MaxSessionKernels == 0 {
-		cfg.MaxSessionKernels = defaultKernels
-	}
-	if cfg.KernelIdleTimeout == 0 {
-		cfg.KernelIdleTimeout = defaultIdle
-	}
-	cfg.Builtin = slices.Clone(cfg.Builtin)
-	for i, b := range cfg.Builtin {
-		if b.Args == nil {
-			cfg.Builtin[i].Args = plugin.BuiltinArgs(b.Name)
-		}
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
-	return cfg
 }
 
 // detachedIdle is how long a kernel of a named session may be idle. "Never" is for kernels that end with their engine.
 func (e *Engine) detachedIdle() time.Duration {
 	if e.cfg.KernelIdleTimeout < 0 {
-		return idleDetached
+		return kernelhost.IdleDetached
 	}
 	return e.cfg.KernelIdleTimeout
 }
@@ -109,27 +94,11 @@ func newID() string {
 // NewCellID returns a fresh id for Request.ID: for callers who want to know it before the cell runs.
 func (e *Engine) NewCellID() string { return fmt.Sprintf("%s-%d", e.nonce, e.cells.Add(1)) }
 
-// lastTemp is the temporary directory where the environment names none that works.
-const lastTemp = "/tmp"
-
 // makeRuntime makes a directory of this engine's own.
 func (e *Engine) makeRuntime() error {
-	base := e.cfg.RuntimeDir
-	if base != "" {
-		if err := privateDir(base); err != nil {
-			return fmt.Errorf("runtime directory: %w", err)
-		}
-	}
-	if base == "" {
-		base = os.TempDir()
-	}
-	// Locked while this program lives, so that the next one can tell it from what a dead one has left.
-	dir, err := launch.MakeDir(base, launch.OwnerPrefix)
-	if err != nil && e.cfg.RuntimeDir == "" && base != lastTemp {
-		dir, err = launch.MakeDir(lastTemp, launch.OwnerPrefix) // TMPDIR is of no use
-	}
+	dir, err := registry.MakeDir(e.cfg.RuntimeDir)
 	if err != nil {
-		return fmt.Errorf("runtime directory: %w", fileError(err))
+		return fmt.Errorf("runtime directory: %w", err)
 	}
 	e.runtimeDir, e.runtime = dir, dir.Path()
 	return nil
@@ -140,11 +109,11 @@ func (e *Engine) makeSpillDir() (string, error) {
 	if dir == "" {
 		dir = filepath.Join(e.runtime, "spill")
 	}
-	return dir, privateDir(dir)
+	return dir, secfile.MakeDir(dir)
 }
 
 // Close ends the engine's kernels, environments and plugins and returns when they are gone. Kernels of named sessions go on.
-// It is idempotent and bounded, also when ctx has no deadline. New calls fail with plugin.CodeClosed; a cell under way ends as lost, or as unknown where
+// It is idempotent and bounded, also when ctx has no deadline. New calls fail with sdk.CodeClosed; a cell under way ends as lost, or as unknown where
 // it goes on in a named session.
 func (e *Engine) Close(ctx context.Context) error {
 	e.mu.Lock()
@@ -156,17 +125,17 @@ func (e *Engine) Close(ctx context.Context) error {
 	envs := maps.Clone(e.envs)
 	e.mu.Unlock()
 
-	e.pool.close()
+	e.pool.Close()
 	envCtx, cancel := context.WithTimeout(ctx, closeTimeout)
 	defer cancel()
 	var wg sync.WaitGroup
 	errs := make(chan error, len(envs))
 	for _, env := range envs {
-		wg.Go(func() { errs <- env.close(envCtx) })
+		wg.Go(func() { errs <- env.close(envCtx) }) // bounded by envCtx
 	}
 	wg.Wait()
 	close(errs)
-	err := e.backends.close(ctx)
+	err := e.backends.Close(ctx)
 	for envErr := range errs {
 		err = errors.Join(err, envErr)
 	}
@@ -174,23 +143,12 @@ func (e *Engine) Close(ctx context.Context) error {
 }
 
 // endKernel ends a kernel that the pool has given up. If it cannot be told, it ends with its host.
-func (e *Engine) endKernel(ref kernelRef) {
-	ctx, cancel := context.WithTimeout(e.base, giveUpAfter)
+func (e *Engine) endKernel(ref kernel.Kernel) {
+	ctx, cancel := context.WithTimeout(e.base, kernel.GiveUpAfter)
 	defer cancel()
-	if _, err := ref.host.request(ctx, fields{"t": "kill", "kernel": ref.id}); err != nil {
-		e.log.Debug("end a kernel", "kernel", ref.id, "error", err)
+	if err := ref.End(ctx); err != nil {
+		e.log.Debug("end a kernel", "kernel", ref.ID, "error", err)
 	}
-}
-
-// Plugins lists the backends that are built in or found in the plugin directories, usable or not. Nothing is executed for it.
-func (e *Engine) Plugins(ctx context.Context) ([]PluginStatus, error) { return e.backends.list(ctx) }
-
-// Backend returns the named backend, started and supervised by this engine.
-func (e *Engine) Backend(ctx context.Context, name string) (plugin.Backend, error) {
-	if err := e.alive(); err != nil {
-		return nil, err
-	}
-	return e.backends.backend(ctx, name)
 }
 
 func (e *Engine) alive() error {

@@ -1,0 +1,1 @@
+package tests_test
