@@ -239,14 +239,14 @@ func TestOutOfMemoryIsGuessed(t *testing.T) {
 
 func TestOutputIsAlwaysDrained(t *testing.T) {
 	t.Parallel()
-	written := filepath.Join(t.TempDir(), "written")
-	config := plainConfig("chatty", written)
+	control := filepath.Join(t.TempDir(), "written")
+	config := plainConfig("chatty", control)
 	plainStart(t, config)
-	if stuck, _ := hangs(2*time.Second, func() { waitFor(t.Context(), written) }); !stuck {
+	if stuck, _ := hangs(2*time.Second, func() { waitFor(t.Context(), control) }); !stuck {
 		t.Error("control: the plugin got rid of its long lines; go-plugin has been mended")
 	}
 
-	written = filepath.Join(t.TempDir(), "written")
+	written := filepath.Join(t.TempDir(), "written")
 	sink := &stuckHandler{release: make(chan struct{})}
 	spec := badSpec(t, "chatty", written)
 	spec.Logger = slog.New(sink)

@@ -125,8 +125,11 @@ var modes = map[string]func() uint{
 		return 1
 	},
 	"chatty": func() uint {
-		go func() { // real descriptors: the library has replaced os.Stdout by then
-			time.Sleep(50 * time.Millisecond)
+		stdout := os.Stdout
+		go func() { // lives as long as the process
+			for os.Stdout == stdout { // the library replaces it when the handshake is out, before which a long line would be a bad one
+				time.Sleep(5 * time.Millisecond)
+			}
 			line := []byte(strings.Repeat("y", 1<<20) + "\n")
 			for range 4 {
 				syscallWrite(1, line)
