@@ -80,15 +80,17 @@ func serve(b Backend, cfg serveConfig) error {
 	s := newServer(ctx, b, cfg.log)
 	p := &goPlugin{server: s}
 
+	// Before the handshake is printed: whoever reads it may send the signal at once.
+	term := make(chan os.Signal, 1)
+	signal.Notify(term, syscall.SIGTERM)
+	defer signal.Stop(term)
+
 	var served error
 	ended := make(chan struct{})
 	go func() { // ends when p is stopped
 		defer close(ended)
 		served = p.serve(cfg.log)
 	}()
-	term := make(chan os.Signal, 1)
-	signal.Notify(term, syscall.SIGTERM)
-	defer signal.Stop(term)
 
 	select {
 	case <-ended:
