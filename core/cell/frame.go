@@ -10,12 +10,16 @@ import (
 
 // The types of frame, see docs/protocol.md.
 const (
-	frameMessage = 'M'
-	frameOutput  = 'O'
+	frameMessage  = 'M'
+	frameNumbered = 'C'
+	frameOutput   = 'O'
 )
 
 // MaxFrame bounds what a frame's length may say, in bytes; a larger one is not read.
 const MaxFrame = 16 << 20
+
+// numberedHead is the size of a numbered message's number and of the one it says was heard.
+const numberedHead = 8 + 8
 
 // outputHead is the size of an output frame's channel, stream and offset.
 const outputHead = 4 + 1 + 8
@@ -29,6 +33,8 @@ const (
 // Frame is one frame of the kernel protocol (docs/protocol.md, section 2): a message, or output when Msg is nil.
 type Frame struct {
 	Msg     Fields
+	Number  int64  // of a numbered message, from 1 on; 0: Msg has none
+	Heard   int64  // with Number: the last number that its sender has heard
 	Channel uint32 // of the cell whose output it is
 	Stream  byte   // StreamOut or StreamErr
 	Offset  int64  // of Data in the stream, in bytes
@@ -39,6 +45,17 @@ type Frame struct {
 // EncodeMessage returns the frame that carries msg. It panics if msg holds a value of a type that Fields does not list.
 func EncodeMessage(msg Fields) []byte {
 	b := AppendValue([]byte{0, 0, 0, 0, frameMessage}, msg)
+	binary.BigEndian.PutUint32(b, uint32(len(b)-4))
+	return b
+}
+
+// EncodeNumbered returns the frame that carries msg as the message with that number, of a sender that has heard so many of the other's.
+// It panics as EncodeMessage does.
+func EncodeNumbered(number, heard int64, msg Fields) []byte {
+	b := append(make([]byte, 4, 512), frameNumbered)
+	b = binary.BigEndian.AppendUint64(b, uint64(number))
+	b = binary.BigEndian.AppendUint64(b, uint64(heard))
+	b = AppendValue(b, msg)
 	binary.BigEndian.PutUint32(b, uint32(len(b)-4))
 	return b
 }
@@ -86,7 +103,10 @@ func (f Frame) Recycle() {
 
 // EncodeFrame returns the bytes that ReadFrame reads as f.
 func EncodeFrame(f Frame) []byte {
-	if f.Msg != nil {
+	switch {
+	case f.Number > 0:
+		return EncodeNumbered(f.Number, f.Heard, f.Msg)
+	case f.Msg != nil:
 		return EncodeMessage(f.Msg)
 	}
 	b := binary.BigEndian.AppendUint32(nil, uint32(1+outputHead+len(f.Data)))
@@ -111,17 +131,37 @@ func DecodeFrame(body []byte) (Frame, error) {
 	}
 	switch body[0] {
 	case frameMessage:
-		msg, err := DecodeFields(body[1:])
-		if err == nil && msg.Text("t") == "" {
-			err = fmt.Errorf("%w: a message without a kind", ErrMalformed)
-		}
+		msg, err := decodeMessage(body[1:])
 		return Frame{Msg: msg}, err
+	case frameNumbered:
+		return decodeNumbered(body[1:])
 	case frameOutput:
 		f, err := decodeOutput(body[1:])
 		f.body = body
 		return f, err
 	}
 	return Frame{}, fmt.Errorf("%w: frame type %#x", ErrMalformed, body[0])
+}
+
+func decodeMessage(b []byte) (Fields, error) {
+	msg, err := DecodeFields(b)
+	if err == nil && msg.Text("t") == "" {
+		err = fmt.Errorf("%w: a message without a kind", ErrMalformed)
+	}
+	return msg, err
+}
+
+func decodeNumbered(b []byte) (Frame, error) {
+	if len(b) < numberedHead {
+		return Frame{}, fmt.Errorf("%w: a numbered message of %d bytes", ErrMalformed, len(b))
+	}
+	f := Frame{Number: int64(binary.BigEndian.Uint64(b)), Heard: int64(binary.BigEndian.Uint64(b[8:]))}
+	if f.Number < 1 || f.Heard < 0 {
+		return Frame{}, fmt.Errorf("%w: message number %d, heard %d", ErrMalformed, f.Number, f.Heard)
+	}
+	var err error
+	f.Msg, err = decodeMessage(b[numberedHead:])
+	return f, err
 }
 
 func decodeOutput(b []byte) (Frame, error) {

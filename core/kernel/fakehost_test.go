@@ -79,20 +79,20 @@ func (h *fakeHost) kill() {
 }
 
 // Connect implements Process.
-func (h *fakeHost) Connect(context.Context) (io.ReadWriteCloser, string, error) {
+func (h *fakeHost) Connect(context.Context, cell.Fields) (io.ReadWriteCloser, cell.Fields, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.dials++
 	if h.denied != nil {
-		return nil, "", h.denied
+		return nil, nil, h.denied
 	}
 	if h.dead {
-		return nil, "", syscall.ECONNREFUSED
+		return nil, nil, syscall.ECONNREFUSED
 	}
 	here, there := net.Pipe()
 	h.conns = append(h.conns, there)
 	h.wg.Go(func() { h.serve(there) })
-	return here, h.inc, nil
+	return here, cell.Fields{"inc": h.inc}, nil
 }
 
 // Refused implements Process.

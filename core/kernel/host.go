@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"syscall"
 	"time"
@@ -59,8 +60,11 @@ func (h *Host) Identity() Identity { return h.id }
 
 // Reach connects if there is no connection, to see that the host is there. Its error satisfies IsGone if nobody is.
 func (h *Host) Reach(ctx context.Context) error {
-	_, err := h.connect(ctx)
-	return err
+	l, err := h.connect(ctx)
+	if err != nil {
+		return err
+	}
+	return l.ready(ctx)
 }
 
 // connect returns a live link, a new one if need be.
@@ -80,40 +84,58 @@ func (h *Host) connect(ctx context.Context) (*link, error) {
 	if h.link != nil && h.link.broken() == nil {
 		return h.link, nil
 	}
-	conn, incarnation, err := h.process.Connect(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if incarnation != h.id.Incarnation {
-		_ = conn.Close()
-		return nil, fmt.Errorf("%w: another one (%s) has taken the place of %s", errGone, incarnation, h.id.Incarnation)
-	}
 	if h.link != nil {
 		h.link.close()
 	}
-	h.link = newLink(conn, h.process.Refused)
-	return h.link, nil
+	l, err := newLink(ctx, h.attach, h.process.Refused)
+	if err != nil {
+		return nil, err
+	}
+	h.link = l
+	return l, nil
 }
 
-// mend is connect with patience: it tries again until the host answers, is known to be gone, or reconnectFor has passed.
-func (h *Host) mend(ctx context.Context) (*link, error) {
+// attach opens a connection to this incarnation, and to no other.
+func (h *Host) attach(ctx context.Context, hello cell.Fields) (io.ReadWriteCloser, cell.Fields, error) {
+	conn, welcome, err := h.process.Connect(ctx, hello)
+	if err != nil {
+		return nil, nil, err
+	}
+	if inc := welcome.Text("inc"); inc != h.id.Incarnation {
+		_ = conn.Close()
+		return nil, nil, fmt.Errorf("%w: another one (%s) has taken the place of %s", errGone, inc, h.id.Incarnation)
+	}
+	return conn, welcome, nil
+}
+
+// mend is connect with patience.
+func (h *Host) mend(ctx context.Context) (l *link, err error) {
+	err = persist(ctx, func(ctx context.Context) error {
+		l, err = h.connect(ctx)
+		return err
+	})
+	return l, err
+}
+
+// persist tries again until the host answers, is known to be gone, or reconnectFor has passed.
+func persist(ctx context.Context, try func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, reconnectFor)
 	defer cancel()
 	wait := 20 * time.Millisecond
 	for refusals := 0; ; {
-		l, err := h.connect(ctx)
+		err := try(ctx)
 		if err == nil || errors.Is(err, errGone) || errors.Is(err, fs.ErrPermission) {
-			return l, err
+			return err
 		}
 		if nobodyListens(err) {
 			refusals++
 		}
 		if refusals >= 5 { // the socket is there and dead, or not there: a living host listens all the time
-			return nil, fmt.Errorf("%w: %w", errGone, err)
+			return fmt.Errorf("%w: %w", errGone, err)
 		}
 		select {
 		case <-ctx.Done():
-			return nil, err
+			return err
 		case <-time.After(wait):
 			wait = min(2*wait, time.Second)
 		}
@@ -228,9 +250,8 @@ func (h *Host) Close(ctx context.Context) {
 	if h.link == nil {
 		return
 	}
-	stop := time.AfterFunc(time.Second, func() { _ = h.link.conn.Close() }) // should the host not read
+	h.link.leave()
 	h.link.flush()
-	stop.Stop()
 	if !h.id.Detached {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), GiveUpAfter)
 		defer cancel()

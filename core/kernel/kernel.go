@@ -19,10 +19,11 @@ type Kernel struct {
 
 // Process is a kernel host that is up somewhere, as the conversation with it needs it.
 type Process interface {
-	// Connect opens a connection on which both ends have proved who they are, and names the incarnation that answered. An error that is
-	// fs.ErrPermission will not get better by trying again. A connection that exists only while it answers has a method Ephemeral.
+	// Connect opens a connection on which both ends have proved who they are. hello, which it does not change, goes with our proof; the host's welcome names
+	// in inc the incarnation that answered and in v the version of the frames (docs/protocol.md, section 2.1). An error that is
+	// fs.ErrPermission will not get better by trying again. A connection that exists only while it answers has a method Ephemeral, and v 1.
 	// Host calls it once at a time, and closes what it returns.
-	Connect(ctx context.Context) (conn io.ReadWriteCloser, incarnation string, err error)
+	Connect(ctx context.Context, hello cell.Fields) (conn io.ReadWriteCloser, welcome cell.Fields, err error)
 	// Refused is the error of a request that the host refused, with a code of docs/protocol.md. One for not_found must be fs.ErrNotExist.
 	Refused(code, message string) error
 }

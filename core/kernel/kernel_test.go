@@ -121,7 +121,7 @@ func TestARequestSurvivesABrokenConnection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = l.conn.Close()
+	l.update(func(s *linkState) { _ = s.conn.Close() })
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	if _, err := h.request(ctx, cell.Fields{"t": "state", "cell": "c"}); err != nil {
@@ -132,15 +132,16 @@ func TestARequestSurvivesABrokenConnection(t *testing.T) {
 // deaf is a host that died a moment ago: what is written to it fails, and nothing has been read from it yet.
 type deaf struct {
 	fakeHost
-	conns int
+	conns   int
+	version int64 // of the frames
 }
 
-func (d *deaf) Connect(context.Context) (io.ReadWriteCloser, string, error) {
+func (d *deaf) Connect(context.Context, cell.Fields) (io.ReadWriteCloser, cell.Fields, error) {
 	if d.conns++; d.conns > 1 {
-		return nil, "", syscall.ECONNREFUSED
+		return nil, nil, syscall.ECONNREFUSED
 	}
 	r, w := io.Pipe()
-	return &deafConn{r, w}, "inc-1", nil
+	return &deafConn{r, w}, cell.Fields{"inc": "inc-1", "v": d.version}, nil
 }
 
 type deafConn struct {
@@ -152,10 +153,12 @@ func (*deafConn) Write([]byte) (int, error) { return 0, syscall.EPIPE }
 func (c *deafConn) Close() error            { return c.w.Close() }
 
 func TestACellThatADeadHostDidNotTakeWasNeverSent(t *testing.T) {
-	h := NewHost(&deaf{}, Identity{Incarnation: "inc-1", Detached: true})
-	t.Cleanup(func() { h.Close(t.Context()) })
-	if _, _, err := runFake(t.Context(), h); !errors.Is(err, ErrNeverSent) || !IsGone(err) {
-		t.Errorf("got %v, want ErrNeverSent of one that is gone", err)
+	for _, version := range []int64{1, 2} {
+		h := NewHost(&deaf{version: version}, Identity{Incarnation: "inc-1", Detached: true})
+		t.Cleanup(func() { h.Close(t.Context()) })
+		if _, _, err := runFake(t.Context(), h); !errors.Is(err, ErrNeverSent) || !IsGone(err) {
+			t.Errorf("frames of version %d: got %v, want ErrNeverSent of one that is gone", version, err)
+		}
 	}
 }
 

@@ -3,9 +3,11 @@ package kernel
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,25 +23,41 @@ const (
 var (
 	errLinkClosed = errors.New("the connection to the kernel host was closed")
 	errEnded      = errors.New("the kernel host closed the connection")
+	errForgotten  = errors.New("the kernel host has forgotten what was asked over an earlier connection")
+	errLacking    = errors.New("output was lost with an earlier connection")
 )
 
-// link is the engine's end of one connection to a kernel host. Its goroutines, the reader and the heartbeat, end with the connection;
-// close waits for both.
+// link is the engine's end of the conversation with a kernel host. Where messages are numbered it goes on over another connection when one
+// breaks; else it ends with its connection. Its goroutines, the runner and the heartbeat, end with it; close waits for both.
 type link struct {
-	conn    io.ReadWriteCloser
-	refused func(code, message string) error // makes the error of a refused request
-	writeMu sync.Mutex                       // one frame at a time; never held together with mu
-	held    []byte                           // frames that wait for the next one to be sent; under writeMu
-	wg      sync.WaitGroup
-	done    chan struct{} // closed when the link is broken
+	id        []byte // its name at the host
+	attach    attachFunc
+	refused   func(code, message string) error // makes the error of a refused request
+	numbered  bool
+	ephemeral bool // the connection exists only while it answers
+	cancel    context.CancelFunc
+	wg        sync.WaitGroup
+	done      chan struct{} // closed when the link is over
+
+	writeMu sync.Mutex    // one writer at a time; never taken while mu is held
+	held    []cell.Fields // messages that wait for the next one to be sent; under writeMu
 
 	mu    sync.Mutex // only update takes it
 	state linkState
 }
 
+// attachFunc opens a connection that goes on with a link: hello says which, the host's welcome whether it does.
+type attachFunc func(ctx context.Context, hello cell.Fields) (conn io.ReadWriteCloser, welcome cell.Fields, err error)
+
 // linkState is what the goroutines of a link share.
 type linkState struct {
-	err     error // why the link is broken; nil while it is not
+	err     error              // why the link is over; nil while it is not
+	conn    io.ReadWriteCloser // nil while there is none
+	changed chan struct{}      // closed and replaced when err or conn or the room for messages changes
+	leaving bool               // a broken connection is the end
+	numbers numbers
+	written int64 // the number of the last message of which the host may have got anything
+	resumed int64 // the number of our last message that the host had heard when this connection began
 	nextReq int64
 	nextCh  uint32
 	waiting map[int64]chan cell.Fields
@@ -55,45 +73,194 @@ func (l *link) update(f func(*linkState)) {
 	f(&l.state)
 }
 
-// newLink starts the link on a connection that is greeted already. It owns conn.
-func newLink(conn io.ReadWriteCloser, refused func(code, message string) error) *link {
-	l := &link{
-		conn: conn, refused: refused, done: make(chan struct{}),
-		state: linkState{waiting: map[int64]chan cell.Fields{}, streams: map[uint32]*cellStream{}, heard: time.Now(), spoke: time.Now()},
-	}
-	r := bufio.NewReaderSize(conn, 256<<10)
-	l.wg.Go(func() { l.fail(l.read(r)) }) // both end when the link fails, and close waits for them
-	l.wg.Go(l.beat)
-	return l
+// tell wakes up who waits for a change.
+func (s *linkState) tell() {
+	close(s.changed)
+	s.changed = make(chan struct{})
 }
 
-// read dispatches frames until the connection breaks.
-func (l *link) read(r *bufio.Reader) error {
+// newLink begins a conversation. The caller must close the link.
+func newLink(ctx context.Context, attach attachFunc, refused func(code, message string) error) (*link, error) {
+	id := make([]byte, 16)
+	_, _ = rand.Read(id) // never fails
+	conn, welcome, err := attach(ctx, cell.Fields{"link": id, "heard": int64(0)})
+	if err != nil {
+		return nil, err
+	}
+	_, ephemeral := conn.(interface{ Ephemeral() })
+	l := &link{
+		id: id, attach: attach, refused: refused, done: make(chan struct{}), numbered: welcome.Int("v") >= 2, ephemeral: ephemeral,
+		state: linkState{
+			changed: make(chan struct{}), waiting: map[int64]chan cell.Fields{}, streams: map[uint32]*cellStream{},
+			conn: conn, heard: time.Now(), spoke: time.Now(),
+		},
+	}
+	ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx)) // the link outlives the attaching; fail ends it
+	l.wg.Go(func() { l.run(ctx, conn) })                           // both end when the link is over, and close waits for them
+	l.wg.Go(l.beat)
+	return l, nil
+}
+
+// run serves one connection after the other until the link is over.
+func (l *link) run(ctx context.Context, conn io.ReadWriteCloser) {
+	var going sync.WaitGroup
+	for futile := 0; ; futile++ {
+		heard, err := l.read(conn)
+		if heard {
+			futile = 0
+		}
+		var over bool
+		l.update(func(s *linkState) {
+			if s.conn == conn {
+				s.conn = nil
+			}
+			over = s.err != nil || s.leaving
+		})
+		_ = conn.Close()
+		going.Wait() // it writes to conn
+		if over || !l.numbered || futile >= mostFutile || errors.Is(err, cell.ErrMalformed) {
+			l.fail(err)
+			return
+		}
+		next, welcome, err := l.again(ctx)
+		if err != nil {
+			l.fail(err)
+			return
+		}
+		going.Go(func() { l.goOn(next, welcome) }) // ends with the connection at the latest; it is read meanwhile
+		conn = next
+	}
+}
+
+// again opens the next connection of the link.
+func (l *link) again(ctx context.Context) (conn io.ReadWriteCloser, welcome cell.Fields, err error) {
+	err = persist(ctx, func(ctx context.Context) error {
+		var heard int64
+		l.update(func(s *linkState) { heard = s.numbers.heard })
+		conn, welcome, err = l.attach(ctx, cell.Fields{"link": l.id, "heard": heard})
+		return err
+	})
+	if err == nil && !welcome.Flag("resumed") {
+		_ = conn.Close()
+		err = errForgotten
+	}
+	return conn, welcome, err
+}
+
+// goOn says over a new connection what the host has not heard. Whoever sends something meanwhile waits.
+func (l *link) goOn(conn io.ReadWriteCloser, welcome cell.Fields) {
+	l.writeMu.Lock()
+	defer l.writeMu.Unlock()
+	var frames [][]byte
+	var err error
+	l.update(func(s *linkState) {
+		if err = s.err; err != nil {
+			return
+		}
+		chs := []any{}
+		for ch, stream := range s.streams {
+			out, errs := stream.got()
+			chs = append(chs, []any{int64(ch), out, errs})
+		}
+		if frames, err = s.numbers.resume(welcome.Int("heard")); err != nil {
+			return
+		}
+		frames = slices.Insert(frames, 0, cell.EncodeMessage(cell.Fields{"t": "resume", "chs": chs}))
+		s.resumed, s.written = welcome.Int("heard"), s.numbers.sent
+		s.conn, s.heard, s.spoke = conn, time.Now(), time.Now()
+		s.tell()
+	})
+	if err == nil {
+		_, err = l.write(conn, slices.Concat(frames...))
+	}
+	if err != nil {
+		_ = conn.Close() // the runner reads it and finds out
+	}
+}
+
+// write writes with a bound, should the host not read. The caller holds writeMu.
+func (l *link) write(conn io.ReadWriteCloser, data []byte) (int, error) {
+	stop := time.AfterFunc(vanishedAfter, func() { _ = conn.Close() })
+	defer stop.Stop()
+	return conn.Write(data)
+}
+
+// read dispatches frames until the connection breaks. It says whether there were any.
+func (l *link) read(conn io.Reader) (some bool, err error) {
+	r := bufio.NewReaderSize(conn, 256<<10)
 	for {
 		f, err := cell.ReadFrame(r, cell.MaxFrame)
 		if errors.Is(err, io.EOF) {
-			return errEnded
+			return some, errEnded
 		}
 		if err != nil {
-			return err
+			return some, err
 		}
-		l.update(func(s *linkState) { s.heard = time.Now() })
-		if f.Msg == nil {
+		some = true
+		fresh, due, err := l.take(f)
+		if err != nil {
+			return some, err
+		}
+		switch {
+		case f.Msg == nil:
 			l.stream(f.Channel).push(f)
-			continue
+		case fresh:
+			l.dispatch(f)
 		}
-		l.dispatch(f)
+		if due {
+			l.sendLoose(cell.Fields{"t": "heard"})
+		}
 	}
+}
+
+// take notes what has come. fresh is false for a message that came before, due says that the host should be told what was heard.
+func (l *link) take(f cell.Frame) (fresh, due bool, err error) {
+	fresh = true
+	l.update(func(s *linkState) {
+		s.heard = time.Now()
+		full := s.numbers.size >= mostKept
+		switch {
+		case f.Number > 0 && !l.numbered:
+			err = fmt.Errorf("%w: a numbered message on a link without numbers", cell.ErrMalformed)
+		case f.Number > 0:
+			fresh, err = s.numbers.take(f.Number, f.Heard)
+			due = s.numbers.heard-s.numbers.told >= tellEvery
+		case f.Msg != nil && l.numbered && f.Msg.Has("heard"):
+			err = s.numbers.acknowledge(f.Msg.Int("heard"))
+		}
+		if full && s.numbers.size < mostKept {
+			s.tell()
+		}
+	})
+	return fresh, due, err
 }
 
 func (l *link) dispatch(f cell.Frame) {
 	switch kind := f.Msg.Text("t"); {
 	case kind == "ping":
-		_ = l.send(cell.Fields{"t": "pong", "req": f.Msg.Int("req")})
+		l.sendLoose(cell.Fields{"t": "pong", "req": f.Msg.Int("req")})
+	case kind == "resumed":
+		l.forgetChannels(f.Msg.List("chs"))
 	case f.Msg.Has("req"):
 		l.answer(f.Msg)
 	case f.Msg.Has("ch"):
 		l.stream(uint32(f.Msg.Int("ch"))).push(f)
+	}
+}
+
+// forgetChannels ends the streams that the host has no channel for any more: they ended while nobody was there.
+func (l *link) forgetChannels(known []any) {
+	var gone []*cellStream
+	l.update(func(s *linkState) {
+		for ch, stream := range s.streams {
+			if stream.number > 0 && stream.number <= s.resumed && !slices.Contains(known, any(int64(ch))) {
+				gone = append(gone, stream)
+				delete(s.streams, ch)
+			}
+		}
+	})
+	for _, stream := range gone {
+		stream.fail(errLacking)
 	}
 }
 
@@ -113,7 +280,7 @@ func (l *link) stream(ch uint32) (found *cellStream) {
 	return found
 }
 
-// beat speaks after a silence of our own, and ends the link after one of theirs.
+// beat speaks after a silence of our own, and breaks the connection after one of theirs.
 func (l *link) beat() {
 	timer := time.NewTimer(beatEvery)
 	defer timer.Stop()
@@ -124,14 +291,21 @@ func (l *link) beat() {
 		case <-timer.C:
 		}
 		var heard, spoke time.Duration
-		l.update(func(s *linkState) { heard, spoke = time.Since(s.heard), time.Since(s.spoke) })
+		var conn io.ReadWriteCloser
+		l.update(func(s *linkState) { heard, spoke, conn = time.Since(s.heard), time.Since(s.spoke), s.conn })
+		if conn == nil { // the runner sees to it
+			timer.Reset(beatEvery)
+			continue
+		}
 		if heard > vanishedAfter {
-			l.fail(fmt.Errorf("the kernel host was silent for %s", heard.Round(time.Second)))
-			return
+			_ = conn.Close() // the runner finds out
+			l.unlessNumbered(fmt.Errorf("the kernel host was silent for %s", heard.Round(time.Second)))
+			timer.Reset(beatEvery)
+			continue
 		}
 		quiet := max(heard, spoke)
 		if quiet >= beatEvery {
-			_ = l.send(cell.Fields{"t": "ping"})
+			l.sendLoose(cell.Fields{"t": "ping"})
 			quiet = heard // one ping is enough until an answer is overdue
 			if quiet >= beatEvery {
 				quiet = 0
@@ -141,34 +315,53 @@ func (l *link) beat() {
 	}
 }
 
-// fail breaks the link; only the first reason counts.
+// unlessNumbered is fail for a link that ends with its connection.
+func (l *link) unlessNumbered(err error) {
+	if !l.numbered {
+		l.fail(err)
+	}
+}
+
+// fail ends the link; only the first reason counts.
 func (l *link) fail(err error) {
-	first, streams := false, map[uint32]*cellStream(nil)
+	first, streams, conn := false, map[uint32]*cellStream(nil), io.Closer(nil)
 	l.update(func(s *linkState) {
 		if first = s.err == nil; first {
 			s.err = err
 			streams, s.streams = s.streams, map[uint32]*cellStream{}
+			if s.conn != nil {
+				conn, s.conn = s.conn, nil
+			}
+			s.tell()
 		}
 	})
 	if !first {
 		return
 	}
 	close(l.done)
+	l.cancel()
 	for _, s := range streams {
 		s.fail(err)
 	}
-	_ = l.conn.Close()
+	if conn != nil {
+		_ = conn.Close()
+	}
 }
 
-// broken returns why the link is broken, or nil.
+// broken returns why the link is over, or nil.
 func (l *link) broken() (why error) {
 	l.update(func(s *linkState) { why = s.err })
 	return why
 }
 
+// leave makes a broken connection the end of the link, for a host that is told to end.
+func (l *link) leave() {
+	l.update(func(s *linkState) { s.leaving = true })
+}
+
 // waitEnd waits until a host that was told to end has closed the connection, which it does when its directory is gone.
 func (l *link) waitEnd(ctx context.Context) {
-	if _, commands := l.conn.(interface{ Ephemeral() }); commands {
+	if l.ephemeral {
 		return // each command ends by itself, whether the host is there or not
 	}
 	select {
@@ -186,7 +379,7 @@ func (l *link) close() {
 func (l *link) sendLater(msg cell.Fields) {
 	l.writeMu.Lock()
 	defer l.writeMu.Unlock()
-	l.held = append(l.held, cell.EncodeMessage(msg)...)
+	l.held = append(l.held, msg)
 }
 
 // flush sends what sendLater holds.
@@ -194,30 +387,110 @@ func (l *link) flush() {
 	l.writeMu.Lock()
 	defer l.writeMu.Unlock()
 	if len(l.held) > 0 {
-		_, _ = l.conn.Write(l.held) // what was not urgent may get lost with the connection
-		l.held = nil
+		_, _ = l.post(nil, nil) // what was not urgent may get lost with the link
 	}
 }
 
-func (l *link) send(msg cell.Fields) error {
-	_, err := l.trySend(msg)
-	return err
-}
-
-// trySend is send that also says whether the host may have got any of it: a connection to a host that has died takes nothing.
-func (l *link) trySend(msg cell.Fields) (mayHave bool, err error) {
+// sendLoose sends what need not arrive, if there is a connection: without a number.
+func (l *link) sendLoose(msg cell.Fields) {
 	l.writeMu.Lock()
-	stop := time.AfterFunc(vanishedAfter, func() { _ = l.conn.Close() }) // should the host not read
-	n, err := l.conn.Write(append(l.held, cell.EncodeMessage(msg)...))
-	stop.Stop()
-	l.held = l.held[:0]
-	l.writeMu.Unlock()
-	if err != nil {
-		l.fail(err)
-		return n > 0, l.broken()
+	defer l.writeMu.Unlock()
+	var conn io.ReadWriteCloser
+	l.update(func(s *linkState) {
+		conn, s.spoke = s.conn, time.Now()
+		if l.numbered && !msg.Has("ch") {
+			s.numbers.hearing(msg)
+		}
+	})
+	if conn == nil {
+		return
 	}
-	l.update(func(s *linkState) { s.spoke = time.Now() })
-	return true, nil
+	if _, err := l.write(conn, cell.EncodeMessage(msg)); err != nil {
+		_ = conn.Close() // the runner finds out
+	}
+}
+
+// send sends msg, which arrives once unless the link ends. It waits for a connection, and for room. mayHave says whether the host may have got any of it,
+// now or later: a connection to a host that has died takes nothing. The message of a stream names it; others pass nil.
+func (l *link) send(ctx context.Context, msg cell.Fields, stream *cellStream) (mayHave bool, err error) {
+	if err := l.ready(ctx); err != nil {
+		return false, err
+	}
+	l.writeMu.Lock()
+	defer l.writeMu.Unlock()
+	return l.post(msg, stream)
+}
+
+// ready waits until there is a connection, and room for a message.
+func (l *link) ready(ctx context.Context) error {
+	for {
+		var err error
+		var ready bool
+		var changed chan struct{}
+		l.update(func(s *linkState) {
+			err, ready, changed = s.err, s.conn != nil && s.numbers.size < mostKept, s.changed
+		})
+		if err != nil || ready {
+			return err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// post numbers what is held and msg, if it is not nil, and writes both. The caller holds writeMu.
+func (l *link) post(msg cell.Fields, stream *cellStream) (mayHave bool, err error) {
+	msgs := l.held
+	if msg != nil {
+		msgs = append(msgs, msg)
+	}
+	var data []byte
+	var conn io.ReadWriteCloser
+	l.update(func(s *linkState) {
+		if err = s.err; err != nil || s.conn == nil && !l.numbered {
+			return
+		}
+		for _, m := range msgs {
+			if l.numbered {
+				data = append(data, s.numbers.send(m)...)
+			} else {
+				data = append(data, cell.EncodeMessage(m)...)
+			}
+		}
+		if stream != nil {
+			stream.number = s.numbers.sent
+		}
+		conn, s.spoke = s.conn, time.Now()
+	})
+	if err != nil {
+		return false, err
+	}
+	l.held = l.held[:0]
+	if conn == nil { // the runner brings it, or nobody
+		return l.numbered, nil
+	}
+	n, err := l.write(conn, data)
+	if n > 0 {
+		l.update(func(s *linkState) { s.written = max(s.written, s.numbers.sent) })
+	}
+	switch {
+	case err == nil:
+		return true, nil
+	case l.numbered:
+		_ = conn.Close() // the runner goes on over another one
+		return true, nil
+	}
+	l.fail(err)
+	return n > 0, l.broken()
+}
+
+// neverLeft says of a link that is over whether the host got nothing of the stream's message.
+func (l *link) neverLeft(stream *cellStream) (never bool) {
+	l.update(func(s *linkState) { never = l.numbered && s.err != nil && stream.number > s.written })
+	return never
 }
 
 // request sends msg and waits for its answer. An answer of kind error becomes an error.
@@ -232,7 +505,7 @@ func (l *link) request(ctx context.Context, msg cell.Fields) (cell.Fields, error
 	defer l.forget(req)
 
 	msg["req"] = req
-	if err := l.send(msg); err != nil {
+	if _, err := l.send(ctx, msg, nil); err != nil {
 		return nil, err
 	}
 	select {
@@ -268,14 +541,14 @@ func refused(err error) bool {
 	return ok
 }
 
-// follow opens a channel for one cell. The caller must end it with drop.
-func (l *link) follow() (stream *cellStream, err error) {
+// follow opens a channel for one cell whose output is there up to two offsets. The caller must end it with drop.
+func (l *link) follow(out, errs int64) (stream *cellStream, err error) {
 	l.update(func(s *linkState) {
 		if err = s.err; err != nil {
 			return
 		}
 		s.nextCh++
-		stream = &cellStream{ch: s.nextCh, link: l, wake: make(chan struct{}, 1)}
+		stream = &cellStream{ch: s.nextCh, link: l, wake: make(chan struct{}, 1), came: [2]int64{out, errs}, out: out, errs: errs}
 		s.streams[stream.ch] = stream
 	})
 	return stream, err
@@ -284,12 +557,14 @@ func (l *link) follow() (stream *cellStream, err error) {
 // cellStream queues what arrives for one cell until the goroutine that runs it takes it. The host sends at most 1 MiB
 // beyond what was acknowledged as seen, which bounds the queue. A nil cellStream swallows what is pushed.
 type cellStream struct {
-	ch   uint32
-	link *link
-	wake chan struct{} // a token: there is something to take
+	ch     uint32
+	link   *link
+	number int64         // of the message that asked for it; the link's state
+	wake   chan struct{} // a token: there is something to take
 
 	mu    sync.Mutex
 	queue []cell.Frame
+	came  [2]int64 // the offsets up to which output has come
 	err   error
 
 	// Only the taking goroutine uses these.
@@ -304,14 +579,51 @@ func (s *cellStream) push(f cell.Frame) {
 		return
 	}
 	s.mu.Lock()
-	s.queue = append(s.queue, f)
+	if s.err == nil && s.accept(&f) {
+		s.queue = append(s.queue, f)
+	}
 	s.mu.Unlock()
 	s.signal()
 }
 
+// accept counts what has come, and refuses what leaves a hole: the cell is then followed anew, from what was taken.
+func (s *cellStream) accept(f *cell.Frame) bool {
+	switch {
+	case f.Msg == nil:
+		came := &s.came[f.Stream-1]
+		if f.Offset != *came {
+			s.err = errLacking
+			return false
+		}
+		*came += int64(len(f.Data))
+	case f.Msg.Text("t") == "gap":
+		n := f.Msg.Int("stream")
+		if n != cell.StreamOut && n != cell.StreamErr || f.Msg.Int("from") != s.came[n-1] || f.Msg.Int("to") <= s.came[n-1] {
+			s.err = errLacking
+			return false
+		}
+		s.came[n-1] = f.Msg.Int("to")
+	case f.Msg.Text("t") == "end":
+		if f.Msg.Int("out") > s.came[0] || f.Msg.Int("err") > s.came[1] {
+			s.err = errLacking
+			return false
+		}
+	}
+	return true
+}
+
+// got returns the offsets up to which output has come.
+func (s *cellStream) got() (out, errs int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.came[0], s.came[1]
+}
+
 func (s *cellStream) fail(err error) {
 	s.mu.Lock()
-	s.err = err
+	if s.err == nil {
+		s.err = err
+	}
 	s.mu.Unlock()
 	s.signal()
 }
@@ -364,7 +676,7 @@ func (s *cellStream) saw(f cell.Frame) {
 	}
 	if s.out+s.errs-s.told >= seenEvery {
 		s.told = s.out + s.errs
-		_ = s.link.send(cell.Fields{"t": "seen", "ch": s.ch, "out": s.out, "err": s.errs})
+		s.link.sendLoose(cell.Fields{"t": "seen", "ch": int64(s.ch), "out": s.out, "err": s.errs})
 	}
 }
 

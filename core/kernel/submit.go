@@ -24,6 +24,7 @@ type cellRun struct {
 	sink     func(cell.Frame)
 	stream   *cellStream
 	sent     bool  // a submit may have arrived
+	first    bool  // none but that of stream has been sent
 	out, err int64 // what the sink has
 }
 
@@ -60,6 +61,9 @@ func (r *cellRun) follow(ctx context.Context) (cell.Fields, error) {
 		if err == nil || ctx.Err() != nil {
 			return end, err
 		}
+		if r.first && r.stream.link.neverLeft(r.stream) {
+			r.sent = false
+		}
 		r.stream.drop()
 		r.stream = nil
 		if r.out+r.err > had {
@@ -90,15 +94,19 @@ func (r *cellRun) open(ctx context.Context) error {
 			msg = cell.Fields{"t": "follow", "cell": r.sub.ID, "out": r.out, "err": r.err}
 		}
 	}
-	s, err := l.follow()
+	s, err := l.follow(r.out, r.err)
 	if err != nil {
 		return r.unlessBroken(l, err)
 	}
-	s.out, s.errs = r.out, r.err
-	msg["ch"] = s.ch
-	r.stream = s
-	mayHave, _ := l.trySend(msg) // a failure breaks the link, and the stream says so
+	msg["ch"] = int64(s.ch)
+	mayHave, err := l.send(ctx, msg, s)
+	r.first = !r.sent
 	r.sent = r.sent || mayHave
+	if err != nil {
+		s.drop()
+		return r.unlessBroken(l, err)
+	}
+	r.stream = s
 	return nil
 }
 
@@ -123,7 +131,7 @@ func (r *cellRun) drain(ctx context.Context) (cell.Fields, error) {
 			r.stream.drop()
 			return f.Msg, nil
 		case "tool":
-			_ = r.stream.link.send(r.tools.Answer(f.Msg)) // a failure breaks the link, and the stream says so
+			_, _ = r.stream.link.send(ctx, r.tools.Answer(f.Msg), nil) // a failure ends the link, and the stream says so
 		default:
 			r.sink(f)
 			f.Recycle()

@@ -14,23 +14,23 @@ import (
 	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
-// Connect attaches to the host by the best way the backend has, and names the incarnation that answered. An error that is sdk.ErrPermission
+// Connect attaches to the host by the best way the backend has; see kernel.Process. An error that is sdk.ErrPermission
 // will not get better by trying again: the host does not have our token, for one.
-func (h *Host) Connect(ctx context.Context) (conn io.ReadWriteCloser, incarnation string, err error) {
+func (h *Host) Connect(ctx context.Context, hello cell.Fields) (conn io.ReadWriteCloser, welcome cell.Fields, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, attachTimeout, fmt.Errorf("no connection to the kernel host after %s", attachTimeout))
 	defer cancel()
 	var errs []error
 	for _, way := range h.Place.ways() {
-		conn, incarnation, err := way(h, ctx)
+		conn, welcome, err := way(h, ctx, hello)
 		if err == nil {
-			return conn, incarnation, nil
+			return conn, welcome, nil
 		}
 		errs = append(errs, err)
 		if ctx.Err() != nil || errors.Is(err, sdk.ErrPermission) {
 			break
 		}
 	}
-	return nil, "", fmt.Errorf("%s: attach to the kernel host at %s: %w", h.Place.Label(), h.Info.Socket, joined(errs))
+	return nil, nil, fmt.Errorf("%s: attach to the kernel host at %s: %w", h.Place.Label(), h.Info.Socket, joined(errs))
 }
 
 // Refused is the error of a request that the host refused: nothing was started by it.
@@ -47,7 +47,7 @@ func joined(errs []error) error {
 	return err
 }
 
-type attachFunc func(*Host, context.Context) (io.ReadWriteCloser, string, error)
+type attachFunc func(h *Host, ctx context.Context, hello cell.Fields) (conn io.ReadWriteCloser, welcome cell.Fields, err error)
 
 func (p *Place) ways() []attachFunc {
 	var ways []attachFunc
@@ -60,35 +60,35 @@ func (p *Place) ways() []attachFunc {
 	return append(ways, (*Host).attachCalls)
 }
 
-func (h *Host) attachSocket(ctx context.Context) (io.ReadWriteCloser, string, error) {
+func (h *Host) attachSocket(ctx context.Context, hello cell.Fields) (io.ReadWriteCloser, cell.Fields, error) {
 	dialer, ok := h.Place.Env.(sdk.Dialer)
 	if !ok {
-		return nil, "", &sdk.Error{Code: sdk.CodeUnsupported, Message: "the backend announces socket and cannot dial"}
+		return nil, nil, &sdk.Error{Code: sdk.CodeUnsupported, Message: "the backend announces socket and cannot dial"}
 	}
 	end, err := dialer.Dial(ctx, sdk.DialRequest{Path: h.Info.Socket, Stream: h.Place.ThroughPlugin})
 	if err != nil {
-		return nil, "", err
+		return nil, nil, err
 	}
 	conn := end.Conn
 	if conn == nil {
 		var d net.Dialer
 		if conn, err = d.DialContext(ctx, "unix", end.Addr); err != nil {
-			return nil, "", err
+			return nil, nil, err
 		}
 	}
-	incarnation, err := h.greet(ctx, conn)
-	return conn, incarnation, err
+	welcome, err := h.greet(ctx, conn, hello)
+	return conn, welcome, err
 }
 
 // attachRelay carries the connection over the stdin and stdout of a command in the environment.
-func (h *Host) attachRelay(ctx context.Context) (io.ReadWriteCloser, string, error) {
+func (h *Host) attachRelay(ctx context.Context, hello cell.Fields) (io.ReadWriteCloser, cell.Fields, error) {
 	conn := startRelay(ctx, h.Place, h.Info)
 	if err := conn.skipTo(ctx, "hermes-relay"); err != nil {
 		_ = conn.Close()
-		return nil, "", err
+		return nil, nil, err
 	}
-	incarnation, err := h.greet(ctx, conn)
-	return conn, incarnation, err
+	welcome, err := h.greet(ctx, conn, hello)
+	return conn, welcome, err
 }
 
 // relayConn is a connection over a command. Close ends the command and waits for it.

@@ -17,21 +17,21 @@ import (
 )
 
 // attachCalls attaches by commands that each carry a few frames there and back: for backends whose commands cannot be talked to while they run.
-func (h *Host) attachCalls(ctx context.Context) (io.ReadWriteCloser, string, error) {
+func (h *Host) attachCalls(ctx context.Context, _ cell.Fields) (io.ReadWriteCloser, cell.Fields, error) {
 	conn := newCallConn(ctx, h.Place, h.Info, h.Token)
-	incarnation, err := firstCall(ctx, conn)
+	welcome, err := firstCall(ctx, conn)
 	if err != nil {
 		_ = conn.Close()
-		return nil, "", err
+		return nil, nil, err
 	}
-	return conn, incarnation, nil
+	return conn, welcome, nil
 }
 
 // firstRequest is a request number that no client of the connection comes to.
 const firstRequest = 1 << 52
 
 // firstCall sees that the host is there, by a ping: the command brings the host's welcome back, then the answer.
-func firstCall(ctx context.Context, conn *callConn) (incarnation string, err error) {
+func firstCall(ctx context.Context, conn *callConn) (welcome cell.Fields, err error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer func() {
 		if !stop() {
@@ -39,18 +39,18 @@ func firstCall(ctx context.Context, conn *callConn) (incarnation string, err err
 		}
 	}()
 	if _, err := conn.Write(cell.EncodeMessage(cell.Fields{"t": "ping", "req": int64(firstRequest)})); err != nil {
-		return "", err
+		return nil, err
 	}
 	for {
 		f, err := cell.ReadFrame(conn, cell.MaxFrame)
 		if err != nil {
-			return "", err
+			return nil, err
 		}
 		if f.Msg.Text("t") == "welcome" {
-			incarnation = f.Msg.Text("inc")
+			welcome = f.Msg
 		}
 		if f.Msg.Int("req") == firstRequest {
-			return incarnation, nil
+			return welcome, nil
 		}
 	}
 }

@@ -9,13 +9,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 
 	"github.com/hermes-framework/hermes/core/cell"
 	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
-// frameVersion is the version of the kernel frames that this engine speaks.
-const frameVersion = 1
+// frameVersions are the versions of the kernel frames that this engine speaks. From 2 on a link has a name, and its messages numbers.
+var frameVersions = []any{1, 2}
 
 const (
 	helloLimit = 4 << 10
@@ -29,25 +30,31 @@ func NewToken() []byte {
 	return token
 }
 
-// greet has both ends of conn prove that they have the token, and returns the incarnation that answered. It closes conn when it fails.
-func (h *Host) greet(ctx context.Context, conn io.ReadWriteCloser) (incarnation string, err error) {
+// greet has both ends of conn prove that they have the token, and returns the host's welcome. It closes conn when it fails.
+func (h *Host) greet(ctx context.Context, conn io.ReadWriteCloser, about cell.Fields) (welcome cell.Fields, err error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	welcome, err := hello(conn, h.Token, h.Place.ClientID, h.Place.Remote)
+	proof := cell.Fields{"client": h.Place.ClientID, "remote": h.Place.Remote}
+	maps.Copy(proof, about)
+	welcome, err = hello(conn, h.Token, proof)
 	if !stop() {
 		err = context.Cause(ctx)
 	}
 	if err != nil {
 		_ = conn.Close()
-		return "", fmt.Errorf("hello to the kernel host: %w", err)
+		return nil, fmt.Errorf("hello to the kernel host: %w", err)
 	}
-	return welcome.Text("inc"), nil
+	return welcome, nil
 }
 
-// hello is the hello of docs/protocol.md, section 2.1: the host proves itself first.
-func hello(conn io.ReadWriter, token []byte, clientID string, remote bool) (cell.Fields, error) {
+// hello is the hello of docs/protocol.md, section 2.1: the host proves itself first. about goes with our proof; the welcome is completed by the version.
+func hello(conn io.ReadWriter, token []byte, about cell.Fields) (cell.Fields, error) {
+	versions := frameVersions
+	if !about.Has("link") {
+		versions = versions[:1]
+	}
 	nonce := make([]byte, tokenSize)
 	_, _ = rand.Read(nonce) // never fails
-	if _, err := conn.Write(cell.EncodeMessage(cell.Fields{"t": "hello", "v": []any{frameVersion}, "nonce": nonce})); err != nil {
+	if _, err := conn.Write(cell.EncodeMessage(cell.Fields{"t": "hello", "v": versions, "nonce": nonce})); err != nil {
 		return nil, err
 	}
 	theirHello, err := readMessage(conn, "hello")
@@ -58,11 +65,15 @@ func hello(conn io.ReadWriter, token []byte, clientID string, remote bool) (cell
 	if len(theirs) != tokenSize || !hmac.Equal(theirHello.Bytes("proof"), prove(token, "hermes host v1", nonce, theirs)) {
 		return nil, sdk.Errorf(sdk.CodePermission, sdk.NotStarted, "the kernel host does not know our token")
 	}
-	proof := prove(token, "hermes client v1", theirs, nonce)
-	if _, err := conn.Write(cell.EncodeMessage(cell.Fields{"t": "proof", "proof": proof, "client": clientID, "remote": remote})); err != nil {
+	about["t"], about["proof"] = "proof", prove(token, "hermes client v1", theirs, nonce)
+	if _, err := conn.Write(cell.EncodeMessage(about)); err != nil {
 		return nil, err
 	}
-	return readMessage(conn, "welcome")
+	welcome, err := readMessage(conn, "welcome")
+	if err == nil {
+		welcome["v"] = theirHello.Int("v")
+	}
+	return welcome, err
 }
 
 func prove(token []byte, label string, nonces ...[]byte) []byte {
@@ -80,7 +91,7 @@ func readMessage(r io.Reader, kind string) (cell.Fields, error) {
 	case err != nil:
 		return nil, err
 	case f.Msg.Text("t") == "error" && f.Msg.Text("code") == "version":
-		return nil, fmt.Errorf("it speaks frame versions %v, this program speaks %d: use the version of hermes that started it, or end it with that version's `hermes kernels prune`", f.Msg.List("v"), frameVersion)
+		return nil, fmt.Errorf("it speaks frame versions %v, this program speaks %v: use the version of hermes that started it, or end it with that version's `hermes kernels prune`", f.Msg.List("v"), frameVersions)
 	case f.Msg.Text("t") == "error":
 		return nil, fmt.Errorf("it answered %s: %s", f.Msg.Text("code"), f.Msg.Text("msg"))
 	case f.Msg.Text("t") != kind:

@@ -25,7 +25,7 @@ from collections import OrderedDict, deque
 
 from hermes_loader import bases, fail, private, sha256, to_store
 
-FRAMES = [1]  # versions of the frame protocol that this file speaks
+FRAMES = [1, 2]  # versions of the frame protocol that this file speaks; from 2 on messages are numbered
 MAX_FRAME = 16 << 20
 MAX_HELLO = 4 << 10  # a frame's size until the peer has proved who it is
 MAX_CODE = 8 << 20
@@ -46,6 +46,9 @@ LAZY = 0.001  # how long the word that a cell was accepted or started may wait f
 HEARTBEAT = 10.0
 READABLE, WRITABLE = select.POLLIN, select.POLLOUT  # the same for poll and epoll
 SILENCE = 30.0
+LINK_KEPT = 120.0  # how long a numbered link waits for its client to come back
+LINKS_AWAY = 64  # of them at a time
+TELL = 32  # messages of the peer after which it is told that they were heard, should nothing else be said
 STALL = 5.0  # how long the end of a cell waits for a client that reads no output
 BEHIND = 256 << 10  # output a client was not sent yet, from which on the cell's pipes are not read
 PATIENCE = 0.5  # for how long, without any progress of the client
@@ -247,6 +250,60 @@ OUTPUT_HEADER = struct.Struct(">IBIBQ")  # length, 'O', channel, stream, offset
 def output_header(ch: int, stream: int, offset: int, size: int) -> bytes:
     """What precedes the bytes of an output ('O') frame."""
     return OUTPUT_HEADER.pack(size + 14, 0x4F, ch, stream, offset)
+
+
+NUMBERED = struct.Struct(">IBQQ")  # length, 'C', number, the last number that was heard
+
+
+class Numbers:
+    """One end of a numbered link, its state and nothing else: core/kernel/numbers.go is the other, testdata/link.json there drives both.
+
+    Messages are kept until the peer has said that it heard them, and sent again when a link goes on over another connection.
+    """
+
+    LIMIT = 16 << 20  # bytes that are kept for a peer that hears nothing
+
+    def __init__(self):
+        self.sent = 0  # the number of our last message
+        self.kept: deque = deque()  # the last of them, as frames: those that were not heard
+        self.size = 0
+        self.heard = 0  # the number of the peer's last message
+        self.told = 0  # what the peer knows of that
+
+    def send(self, body: bytes) -> bytes:
+        """The frame of our next message."""
+        self.sent += 1
+        self.told = self.heard
+        data = NUMBERED.pack(len(body) + 17, 0x43, self.sent, self.heard) + body
+        self.kept.append(data)
+        self.size += len(data)
+        return data
+
+    def take(self, number: int, heard: int) -> bool:
+        """Whether a message that has come is to be handled: not if it came before."""
+        self.acknowledge(heard)
+        if number > self.heard + 1 or number < 1:
+            raise Malformed("message %d after message %d" % (number, self.heard))
+        if number <= self.heard:
+            return False
+        self.heard = number
+        return True
+
+    def acknowledge(self, heard: int) -> None:
+        """Lets go of what the peer has heard."""
+        if heard > self.sent:
+            raise Malformed("message %d was heard, of %d" % (heard, self.sent))
+        for _ in range(heard - (self.sent - len(self.kept))):
+            self.size -= len(self.kept.popleft())
+
+    def can_resume(self, heard: int) -> bool:
+        """Whether a peer that heard so much can be told the rest."""
+        return self.sent - len(self.kept) <= heard <= self.sent
+
+    def resume(self, heard: int) -> list:
+        """The frames to send again."""
+        self.acknowledge(heard)
+        return list(self.kept)
 
 
 def parse_frame(kind: int, body: bytes) -> dict:
@@ -1598,8 +1655,8 @@ class Pipe:
 class Follower:
     """One client's view of one cell: sends output as the client keeps up, then the end."""
 
-    def __init__(self, conn: Connection, ch: int, cell: Cell, out: int, err: int):
-        self.conn = conn
+    def __init__(self, client: Client, ch: int, cell: Cell, out: int, err: int):
+        self.client = client
         self.ch = ch
         self.cell = cell
         self.at = [0, out, err]  # sent so far
@@ -1610,7 +1667,7 @@ class Follower:
     def pump(self) -> None:
         """Sends what it may of what is there."""
         before = self.at[:]
-        done = all([self._pump_stream(number, self.cell.streams[number]) for number in (1, 2)])
+        done = self.client.listens and all([self._pump_stream(number, self.cell.streams[number]) for number in (1, 2)])
         if done:
             self.slow = False
         if self.at != before:
@@ -1622,7 +1679,7 @@ class Follower:
             self._end()
             return
         if self.timer is None:  # the end is not lost because a client stopped reading
-            self.timer = self.conn.host.after(STALL, self._give_up)
+            self.timer = self.client.host.after(STALL, self._give_up)
 
     def _pump_stream(self, number: int, stream: Stream) -> bool:
         at = self.at[number]
@@ -1635,20 +1692,20 @@ class Follower:
                 at = start
                 continue
             limit = min(CHUNK, self.seen[number] + WINDOW - at)
-            if limit <= 0 or self.conn.unsent > SEND_LIMIT:
+            if limit <= 0 or self.client.wire.unsent > SEND_LIMIT:
                 break
             data = stream.read(at, limit)
-            self.conn.send_output(self.ch, number, at, data)
+            self.client.wire.send_output(self.ch, number, at, data)
             at += len(data)
         self.at[number] = max(at, self.at[number])
         return at >= stream.total
 
     def behind(self) -> bool:
         """Whether the cell should wait for this client."""
-        return not self.slow and any(self.cell.streams[number].total - self.at[number] > BEHIND for number in (1, 2))
+        return self.client.listens and not self.slow and any(self.cell.streams[number].total - self.at[number] > BEHIND for number in (1, 2))
 
     def _gap(self, number: int, start: int, end: int) -> None:
-        self.conn.send({"t": "gap", "ch": self.ch, "stream": number, "from": start, "to": end})
+        self.client.send_loose({"t": "gap", "ch": self.ch, "stream": number, "from": start, "to": end})
 
     def on_seen(self, out: int, err: int) -> None:
         self.seen = [0, max(out, self.seen[1]), max(err, self.seen[2])]
@@ -1656,6 +1713,13 @@ class Follower:
         self.cell.progress = True
         self.pump()
         self.cell.regulate()
+
+    def go_on(self, out: int, err: int) -> None:
+        """The client is back and has so much."""
+        self.at = [0, min(max(out, 0), self.cell.streams[1].total), min(max(err, 0), self.cell.streams[2].total)]
+        self.seen = self.at[:]
+        self._stop_timer()
+        self.pump()
 
     def _give_up(self) -> None:
         for number in (1, 2):
@@ -1667,11 +1731,11 @@ class Follower:
     def _end(self) -> None:
         self.detach()
         told = {key: value for key, value in self.cell.result.items() if value or key == "exit_code" and value is not None}
-        self.conn.send({**told, "t": "end", "cell": self.cell.id, "ch": self.ch})
+        self.client.send({**told, "t": "end", "cell": self.cell.id, "ch": self.ch})
 
     def detach(self) -> None:
         self._stop_timer()
-        self.conn.channels.pop(self.ch, None)
+        self.client.channels.pop(self.ch, None)
         if self in self.cell.followers:
             self.cell.followers.remove(self)
             self.cell.regulate()
@@ -1744,7 +1808,7 @@ class Cell:
 
     def tell(self, message: dict) -> None:
         for follower in self.followers:
-            follower.conn.send_lazily({**message, "cell": self.id, "ch": follower.ch})
+            follower.client.send_lazily({**message, "cell": self.id, "ch": follower.ch})
 
     def stop_timer(self) -> None:
         if self.timer:
@@ -1799,7 +1863,7 @@ class Kernel:
         self.failure: Refused | None = None
         self.when_ready: list = []
         self.when_gone: list = []
-        self.watchers: set = set()  # connections that are told its events
+        self.watchers: set = set()  # clients that are told its events
         self.pipes: list = []  # of cells that ended
         self.serial = 0
         self.late_until = 0.0
@@ -2013,8 +2077,8 @@ class Kernel:
             self.event({"kind": "output", "stream": number, "data": data, "signal": "", "msg": ""})
 
     def event(self, fields: dict) -> None:
-        for conn in self.watchers:
-            conn.send({"t": "event", "kernel": self.id, **fields})
+        for client in list(self.watchers):
+            client.send({"t": "event", "kernel": self.id, **fields})
 
     def describe(self) -> dict:
         return {
@@ -2027,12 +2091,13 @@ class Kernel:
 # ---------------------------------------------------------------- clients
 
 
-class Connection:
-    """One client: who it is, what it asked for, what is still to be sent to it."""
+class Wire:
+    """One connection: who is at its other end, what is still to be sent over it."""
 
     def __init__(self, host: Host, sock: socket.socket):
         self.host = host
         self.sock = sock
+        self.client: Client | None = None  # from the proof on
         self.open = True
         self.stage = self._on_hello
         self.reader = FrameReader(MAX_HELLO)
@@ -2040,7 +2105,6 @@ class Connection:
         self.unsent = 0
         self.due = False  # whether the loop flushes it at the end of this turn
         self.blocked = False
-        self.channels: dict = {}  # ch → Follower
         self.heard = time.monotonic()
         self.pings = 0
         self.timer = host.after(HELLO_TIME, self.close)
@@ -2048,7 +2112,7 @@ class Connection:
         host.watch(sock.fileno(), self._on_event)
 
     def close(self) -> None:
-        """Forgets the client; its cells go on."""
+        """Ends the connection; the client's cells go on."""
         if not self.open:
             return
         self.open = False
@@ -2056,30 +2120,28 @@ class Connection:
         self.host.unwatch(self.sock.fileno())
         self.sock.close()
         self.out.clear()
-        for follower in list(self.channels.values()):
-            follower.detach()
-        self.host.disconnected(self)
+        if self.client:
+            self.client.disconnected(self)
 
     # sending
 
     def send(self, message: dict) -> None:
-        self._queue(frame(message))
+        self.queue(frame(message))
 
-    def send_lazily(self, message: dict) -> None:
+    def queue_lazily(self, data: bytes) -> None:
         """Sends it with what follows, or a moment later: to one wake-up of the client less a short cell owes much of its speed."""
         if self.due or self.blocked or not self.open:
-            self.send(message)
+            self.queue(data)
             return
-        data = frame(message)
         self.out.append(data)
         self.unsent += len(data)
         self.host.flush_soon(self)
 
     def send_output(self, ch: int, stream: int, offset: int, data: bytes) -> None:
-        self._queue(output_header(ch, stream, offset, len(data)))
-        self._queue(data)
+        self.queue(output_header(ch, stream, offset, len(data)))
+        self.queue(data)
 
-    def _queue(self, data: bytes) -> None:
+    def queue(self, data: bytes) -> None:
         if not self.open:
             return
         if not self.due and not self.blocked:
@@ -2116,9 +2178,8 @@ class Connection:
     def _on_event(self, mask: int) -> None:
         if self.open and mask & WRITABLE:
             self.flush()
-            for follower in list(self.channels.values()):
-                follower.pump()
-                follower.cell.regulate()
+            if self.client:
+                self.client.pump()
             if self.open and self.out:
                 self.flush()
         if self.open and mask & READABLE:
@@ -2130,8 +2191,10 @@ class Connection:
             self.reader.feed(data)
             self.heard = time.monotonic()
             for kind, body in iter(self.reader.next, None):
-                message = parse_frame(kind, body)
-                self.stage(message)
+                if kind == 0x43:
+                    self._on_numbered(body)
+                else:
+                    self.stage(parse_frame(kind, body))
                 if not self.open:
                     return
             if not data:
@@ -2141,20 +2204,29 @@ class Connection:
         except (OSError, Malformed):
             self.close()
 
+    def _on_numbered(self, body: bytes) -> None:
+        if self.client is None or self.client.numbers is None or len(body) < 16:
+            raise Malformed("a numbered message on a link without numbers")
+        if self.client.numbers.take(int.from_bytes(body[:8], "big"), int.from_bytes(body[8:16], "big")):
+            self.stage(parse_frame(0x4D, body[16:]))
+            self.client.tell_heard(TELL)
+
     # proving who it is
 
     def _on_hello(self, message: dict) -> None:
         versions, nonce = message.get("v"), message.get("nonce")
         if message["t"] != "hello" or type(versions) is not list or type(nonce) is not bytes or len(nonce) != 32:
             raise Malformed("no hello")
-        if not set(FRAMES) & {v for v in versions if type(v) is int}:
+        common = set(FRAMES) & {v for v in versions if type(v) is int}
+        if not common:
             self.send({"t": "error", "code": "version", "v": FRAMES, "msg": "no common version of the frame protocol"})
             self.flush()
             self.close()
             return
+        self.version = max(common)
         self.nonces = nonce, os.urandom(32)
         proof = hmac_sha256(self.host.token, b"hermes host v1" + nonce + self.nonces[1])
-        self.send({"t": "hello", "v": FRAMES[0], "nonce": self.nonces[1], "proof": proof, "inc": self.host.facts["inc"]})
+        self.send({"t": "hello", "v": self.version, "nonce": self.nonces[1], "proof": proof, "inc": self.host.facts["inc"]})
         self.stage = self._on_proof
 
     def _on_proof(self, message: dict) -> None:
@@ -2162,13 +2234,22 @@ class Connection:
         want = hmac_sha256(self.host.token, b"hermes client v1" + self.nonces[1] + self.nonces[0])
         if message["t"] != "proof" or type(proof) is not bytes or not same_bytes(proof, want):
             raise Malformed("wrong proof")
+        link, heard = message.get("link", b""), message.get("heard", 0)
+        if self.version > 1 and (type(link) is not bytes or len(link) != 16 or type(heard) is not int):
+            raise Malformed("a proof without a link")
         self.reader.limit = MAX_FRAME
-        self.stage = self._on_request
         self.timer.cancel()
         self.timer = self.host.after(HEARTBEAT, self._heartbeat)
-        self.host.connected(self)
         keys = ("inc", "boot", "pid1", "pid", "start", "python", "exe", "hostname", "dir")
-        self.send({"t": "welcome", "now": time.time(), **{key: self.host.facts[key] for key in keys}})
+        welcome = {"t": "welcome", "now": time.time(), **{key: self.host.facts[key] for key in keys}}
+        if self.version == 1:
+            self.client = Client(self.host, b"")
+            self.send(welcome)
+        else:
+            self.client, resumed = self.host.link(link, heard)
+            self.send({**welcome, "resumed": resumed, "heard": self.client.numbers.heard})
+        self.stage = self.client.on_message
+        self.client.connected(self, heard)
 
     def _heartbeat(self) -> None:
         silent = time.monotonic() - self.heard
@@ -2177,12 +2258,112 @@ class Connection:
             return
         if silent >= HEARTBEAT:
             self.pings += 1
-            self.send({"t": "ping", "req": self.pings})
+            self.client.send_loose({"t": "ping", "req": self.pings, **self.client.hearing()})
         self.timer = self.host.after(HEARTBEAT - silent if silent < HEARTBEAT else HEARTBEAT, self._heartbeat)
+
+
+class Client:
+    """One client: what it asked for, what it is still to be told. Over a numbered link it outlives its connections for a while."""
+
+    def __init__(self, host: Host, link: bytes):
+        self.host = host
+        self.link = link  # the client's name for it; empty: messages have no numbers
+        self.numbers = Numbers() if link else None
+        self.wire: Wire | None = None
+        self.open = True
+        self.listens = False  # whether output may be sent: somebody is there, and has said how far it has read
+        self.channels: dict = {}  # ch → Follower
+        self.timer: Timer | None = None  # runs while nobody is there
+
+    def connected(self, wire: Wire, heard: int) -> None:
+        """Goes on over a new connection with a peer that heard so much."""
+        old, self.wire = self.wire, wire
+        if old:
+            old.close()
+        if self.timer:
+            self.timer.cancel()
+            self.timer = None
+        self.host.connected(self)
+        self.listens = not (self.numbers and self.numbers.sent)  # it says first how far it has read
+        for data in self.numbers.resume(heard) if self.numbers else ():
+            wire.queue(data)
+
+    def disconnected(self, wire: Wire) -> None:
+        if wire is not self.wire:
+            return
+        self.wire = None
+        self.listens = False
+        self.host.disconnected(self)
+        if self.numbers is None:
+            self.end()
+            return
+        self.timer = self.host.after(LINK_KEPT, self.end)
+        for follower in list(self.channels.values()):
+            follower.cell.regulate()
+        self.host.limit_links()
+
+    def end(self) -> None:
+        """Forgets the client; its cells go on."""
+        if not self.open:
+            return
+        self.open = False
+        self.host.forget_client(self)
+        if self.timer:
+            self.timer.cancel()
+        for follower in list(self.channels.values()):
+            follower.detach()
+        if self.wire:
+            self.wire.close()
+
+    def pump(self) -> None:
+        for follower in list(self.channels.values()):
+            follower.pump()
+            follower.cell.regulate()
+
+    # sending
+
+    def send(self, message: dict) -> None:
+        if self.open:
+            data = self._encode(message)
+            if self.wire:
+                self.wire.queue(data)
+
+    def send_lazily(self, message: dict) -> None:
+        if self.open:
+            data = self._encode(message)
+            if self.wire:
+                self.wire.queue_lazily(data)
+
+    def send_loose(self, message: dict) -> None:
+        """Sends what need not arrive: without a number."""
+        if self.wire:
+            self.wire.send(message)
+
+    def _encode(self, message: dict) -> bytes:
+        if self.numbers is None:
+            return frame(message)
+        body = pack(message)
+        if len(body) >= MAX_FRAME - 17:
+            raise Malformed("a frame over 16 MiB")
+        data = self.numbers.send(body)
+        if self.numbers.size > Numbers.LIMIT:
+            self.host.after(0, self.end)  # it hears nothing: its memory ends here
+        return data
+
+    def tell_heard(self, at_least: int) -> None:
+        if self.numbers and self.numbers.heard - self.numbers.told >= at_least:
+            self.send_loose({"t": "heard", **self.hearing()})
+
+    def hearing(self) -> dict:
+        """How far the peer was heard, for messages without a number of their own."""
+        if self.numbers is None:
+            return {}
+        self.numbers.told = self.numbers.heard
+        return {"heard": self.numbers.heard}
 
     # requests
 
-    def _on_request(self, message: dict) -> None:
+    def on_message(self, message: dict) -> None:
         kind = message["t"]
         handler = self._HANDLERS.get(kind)
         try:
@@ -2270,10 +2451,29 @@ class Connection:
         self.host.leave("closed", lambda: self.reply(m, "ok"))
 
     def _ping(self, m: dict) -> None:
-        self.send({"t": "pong", **({"req": m["req"]} if "req" in m else {})})
+        self._heard(m)
+        self.send_loose({"t": "pong", **({"req": m["req"]} if "req" in m else {}), **self.hearing()})
 
-    def _pong(self, m: dict) -> None:
-        pass
+    def _heard(self, m: dict) -> None:
+        try:
+            if self.numbers and type(m.get("heard")) is int:
+                self.numbers.acknowledge(m["heard"])
+        except Malformed:
+            self.wire.close()
+
+    def _resume(self, m: dict) -> None:
+        """The client is back and says which channels it follows, and how far it has read."""
+        if self.numbers is None or not all(type(at) is list and len(at) == 3 and {type(n) for n in at} == {int} for at in m["chs"]):
+            raise Refused("invalid", "resume: chs must be a list of [ch, out, err], on a numbered link")
+        asked = {ch: (out, err) for ch, out, err in m["chs"]}
+        for ch, follower in list(self.channels.items()):
+            if ch not in asked:
+                follower.detach()
+        self.send_loose({"t": "resumed", "chs": list(self.channels)})
+        self.listens = True
+        for ch, follower in list(self.channels.items()):
+            follower.go_on(*asked[ch])
+            follower.cell.regulate()
 
     def _channel(self, m: dict) -> int:
         if m["ch"] <= 0 or m["ch"] > 0xFFFFFFFF or m["ch"] in self.channels:
@@ -2352,7 +2552,9 @@ class Connection:
         "fetch": ("_fetch", {"req": int, "cell": str, "stream": int, "from": int, "to": int}),
         "shutdown": ("_shutdown", {"req": int}),
         "ping": ("_ping", {}),
-        "pong": ("_pong", {}),
+        "pong": ("_heard", {}),
+        "heard": ("_heard", {}),
+        "resume": ("_resume", {"chs": list}),
         "submit": ("_submit", {"cell": str, "kernel": str, "ch": int, "code": str, "digest": bytes}),
         "follow": ("_follow", {"cell": str, "ch": int, "out": int, "err": int}),
         "ack": ("_ack", {"cell": str}),
@@ -2417,7 +2619,8 @@ class Host:
         self.results: OrderedDict = OrderedDict()  # finished cells by id, oldest first
         self.acked: OrderedDict = OrderedDict()  # those of them that were acknowledged
         self.results_size = self.acked_size = 0
-        self.clients: set = set()
+        self.clients: set = set()  # those that are connected
+        self.links: OrderedDict = OrderedDict()  # name → client of a numbered link, also while nobody is there
         self.unflushed: list = []
         self.lazy: list = []  # connections that can wait until lazy_until
         self.lazy_until = 0.0
@@ -2495,20 +2698,20 @@ class Host:
             except OSError:
                 pass  # the next cell will say so
 
-    def flush_soon(self, conn: Connection) -> None:
+    def flush_soon(self, wire: Wire) -> None:
         if not self.lazy:
             self.lazy_until = time.monotonic() + LAZY
-        self.lazy.append(conn)
+        self.lazy.append(wire)
 
     def _flush(self) -> None:
         if self.lazy and time.monotonic() >= self.lazy_until:
-            self.unflushed += [conn for conn in self.lazy if conn.out and not conn.blocked]
+            self.unflushed += [wire for wire in self.lazy if wire.out and not wire.blocked]
             self.lazy = []
         while self.unflushed:
-            conns, self.unflushed = self.unflushed, []
-            for conn in conns:
-                if conn.open:
-                    conn.flush()
+            wires, self.unflushed = self.unflushed, []
+            for wire in wires:
+                if wire.open:
+                    wire.flush()
 
     # clients
 
@@ -2523,7 +2726,7 @@ class Host:
         if peer and struct.unpack("3i", peer)[1] not in (os.geteuid(), 0):
             sock.close()
             return
-        Connection(self, sock)
+        Wire(self, sock)
 
     def _turn_away(self) -> None:
         """Without a free descriptor a client would wait for ever, and the loop would spin."""
@@ -2534,17 +2737,35 @@ class Host:
             pass
         self._spare_fd = os.open(os.devnull, os.O_RDONLY)
 
-    def connected(self, conn: Connection) -> None:
-        self.clients.add(conn)
+    def connected(self, client: Client) -> None:
+        self.clients.add(client)
         self._consider_leaving()
 
-    def disconnected(self, conn: Connection) -> None:
-        if conn not in self.clients:  # it never proved who it is; a launcher that looked whether somebody is there
-            return
-        self.clients.discard(conn)
-        for kernel in self.kernels.values():
-            kernel.watchers.discard(conn)
+    def disconnected(self, client: Client) -> None:
+        self.clients.discard(client)
         self._consider_leaving()
+
+    def link(self, name: bytes, heard: int) -> tuple:
+        """The client of a link, and whether it goes on: else what was said before is forgotten."""
+        client = self.links.get(name)
+        if client and client.numbers.can_resume(heard):
+            return client, True
+        if client:
+            client.end()
+        client = self.links[name] = Client(self, name)
+        return client, False
+
+    def limit_links(self) -> None:
+        """Forgets those of the clients that are away who were made first, if they are too many."""
+        away = [client for client in self.links.values() if client.wire is None]
+        for client in away[: max(0, len(away) - LINKS_AWAY)]:
+            client.end()
+
+    def forget_client(self, client: Client) -> None:
+        if self.links.get(client.link) is client:
+            del self.links[client.link]
+        for kernel in self.kernels.values():
+            kernel.watchers.discard(client)
 
     # leaving
 
@@ -2613,7 +2834,7 @@ class Host:
         elif message["t"] == "exited":
             kernel.on_exited(message.get("status", 0), message.get("failed", ""))
 
-    def open_kernel(self, conn: Connection, m: dict) -> None:
+    def open_kernel(self, client: Client, m: dict) -> None:
         """Answers an open request, now or when the kernel is ready."""
         key = m["session"], m["lang"]
         kernel = self.sessions.get(key) if m["session"] else None
@@ -2624,7 +2845,7 @@ class Host:
             kernel.end("killed")
             kernel.lost = ""
         if kernel and kernel.state == "ending":
-            kernel.when_gone.append(lambda: self._open_again(conn, m))
+            kernel.when_gone.append(lambda: self._open_again(client, m))
             return
         created = kernel is None
         if kernel is None:
@@ -2636,10 +2857,10 @@ class Host:
             if failure:
                 if lost:
                     self.lost[key] = lost
-                conn.refuse(m, failure)
+                client.refuse(m, failure)
                 return
-            kernel.watchers.add(conn)
-            conn.reply(
+            kernel.watchers.add(client)
+            client.reply(
                 m, "kernel", kernel=kernel.id, pid=kernel.pid, session=kernel.session, lang=kernel.lang, dir=kernel.dir,
                 created=created, cells=kernel.cells, lost=lost, reset=bool(m.get("reset")),
             )  # fmt: skip
@@ -2649,12 +2870,12 @@ class Host:
         else:
             answer(None)
 
-    def _open_again(self, conn: Connection, m: dict) -> None:
+    def _open_again(self, client: Client, m: dict) -> None:
         try:
-            if conn.open:
-                self.open_kernel(conn, m)
+            if client.open:
+                self.open_kernel(client, m)
         except Refused as e:
-            conn.refuse(m, e)
+            client.refuse(m, e)
 
     def _start_kernel(self, key: tuple, m: dict) -> Kernel:
         cap = m.get("cap", 0)
@@ -3168,7 +3389,7 @@ class Call:
     def _prove(self, token: bytes) -> None:
         nonce = os.urandom(32)
         until, self.until = self.until, time.monotonic() + HELLO_TIME
-        self._send({"t": "hello", "v": FRAMES, "nonce": nonce})
+        self._send({"t": "hello", "v": [1], "nonce": nonce})
         hello = parse_frame(*(self._next() or (0, b"")))
         if not same_bytes(hello.get("proof", b""), hmac_sha256(token, b"hermes host v1" + nonce + hello.get("nonce", b""))):
             fail("permission", "the kernel host does not have this session's token", "")

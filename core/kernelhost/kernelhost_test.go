@@ -113,7 +113,7 @@ func line(marker string, msg cell.Fields) string {
 func TestAWrongTokenIsNotTriedAgain(t *testing.T) {
 	env := &scripted{}
 	h := &Host{Place: &Place{Name: "fake:", Env: env, Caps: []sdk.Capability{sdk.CapSocket, sdk.CapStdin, sdk.CapStream}}, Token: NewToken()}
-	_, _, err := h.Connect(t.Context())
+	_, _, err := h.Connect(t.Context(), nil)
 	for _, want := range []error{sdk.ErrPermission, fs.ErrPermission} {
 		if !errors.Is(err, want) {
 			t.Errorf("got %v, want %v", err, want)
@@ -212,12 +212,12 @@ func TestARealHostKeepsThePromisesOfAProcess(t *testing.T) {
 			}
 
 			other := &Host{Place: p, Info: h.Info, Token: NewToken()}
-			if _, _, err := other.Connect(ctx); !errors.Is(err, fs.ErrPermission) {
+			if _, _, err := other.Connect(ctx, nil); !errors.Is(err, fs.ErrPermission) {
 				t.Errorf("another token: got %v, want fs.ErrPermission", err)
 			}
 
 			k.Close(ctx)
-			if _, _, err := h.Connect(ctx); !kernel.IsGone(err) {
+			if _, _, err := h.Connect(ctx, nil); !kernel.IsGone(err) {
 				t.Errorf("a host that has ended: got %v, want one that is gone", err)
 			}
 			if err := env.Close(ctx); err != nil {
