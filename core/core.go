@@ -43,6 +43,7 @@ type Engine struct {
 	store      store
 	nonce      string // of this engine's cell ids
 	cells      atomic.Int64
+	children   atomic.Int64 // numbers the children of owners
 	runtime    string
 	runtimeDir *registry.Dir
 	spills     func() (string, error)
@@ -50,6 +51,7 @@ type Engine struct {
 	mu       sync.Mutex
 	envs     map[string]*environment
 	sessions map[sessionKey]*sessionHandle
+	owners   map[string]*Owner // the open ones that are no children
 	closed   bool
 }
 
@@ -60,7 +62,7 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	}
 	e := &Engine{
 		cfg: withDefaults(cfg), base: context.WithoutCancel(ctx), store: store{cfg.StateDir}, nonce: newID(),
-		envs: map[string]*environment{}, sessions: map[sessionKey]*sessionHandle{},
+		envs: map[string]*environment{}, sessions: map[sessionKey]*sessionHandle{}, owners: map[string]*Owner{},
 	}
 	e.log = e.cfg.Logger
 	if err := e.makeRuntime(); err != nil {

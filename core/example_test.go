@@ -53,6 +53,41 @@ func ExampleEngine_Run() {
 	// in the result: working
 }
 
+// An agent and the work that it delegates: each has variables of its own, and a child's last until its Close.
+func ExampleOwner() {
+	ctx := context.Background()
+	engine, err := core.Open(ctx, core.Config{Builtin: []core.Builtin{{Name: "local"}}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = engine.Close(ctx) }()
+	show := func(o *core.Owner, code string) {
+		res, err := o.Run(ctx, core.Request{Code: code}, nil)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(o.Name()+":", *res.Cell.Value)
+	}
+	agent := engine.Owner("agent")
+	show(agent, "task = 'write a report'; task")
+	reader, err := agent.Child("reader")
+	if err != nil {
+		log.Fatal(err)
+	}
+	show(reader, "task = 'read the sources'; task")
+	if err := reader.Close(ctx); err != nil { // its kernel and its processes are gone
+		log.Fatal(err)
+	}
+	show(agent, "task")
+	_, err = reader.Run(ctx, core.Request{Code: "task"}, nil)
+	fmt.Println(errors.Is(err, sdk.ErrClosed))
+	// Output:
+	// agent: 'write a report'
+	// reader: 'read the sources'
+	// agent: 'write a report'
+	// true
+}
+
 // A plugin can be loaded without any kernel: for its commands and files.
 func ExampleEngine_Environment() {
 	ctx := context.Background()

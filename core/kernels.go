@@ -139,9 +139,7 @@ func (e *Engine) kill(ctx context.Context, k held) error {
 	if err := k.kernel.End(ctx); err != nil && !errors.Is(err, sdk.ErrNotFound) {
 		return fmt.Errorf("kill kernel %s: %w", k.ID, err)
 	}
-	if p := e.pool.Find(k.ID); p != nil {
-		e.pool.Forget(p, "died")
-	}
+	e.pool.Dead(k.kernel)
 	if k.Session != "" {
 		return e.forgetSession(ctx, k.Session, k.Language)
 	}

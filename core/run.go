@@ -23,11 +23,15 @@ import (
 // Cancelling ctx interrupts the cell: SIGINT, two seconds, KILL; Run returns its end. A ctx whose deadline passed makes the outcome timeout.
 // Cells on one kernel run one after the other, in the order of their submission.
 func (e *Engine) Run(ctx context.Context, req Request, emit func(cell.Event)) (cell.Result, error) {
+	return e.run(ctx, &pool.Owner{Name: req.Owner}, req, emit)
+}
+
+func (e *Engine) run(ctx context.Context, owner *pool.Owner, req Request, emit func(cell.Event)) (cell.Result, error) {
 	if err := e.check(&req); err != nil {
 		return cell.Result{}, err
 	}
-	r := &run{engine: e, req: req, chosen: req.ID != ""}
-	for attempt := 0; ; attempt++ {
+	r := &run{engine: e, owner: owner, req: req, chosen: req.ID != ""}
+	for ; ; r.attempt++ {
 		if !r.chosen {
 			r.req.ID = e.NewCellID()
 		}
@@ -36,8 +40,8 @@ func (e *Engine) Run(ctx context.Context, req Request, emit func(cell.Event)) (c
 		if err != nil {
 			return cell.Result{}, err
 		}
-		if attempt == 0 && !r.chosen && res.Cell.Outcome == cell.OutcomeRefused && res.Cell.Reason == reasonNoKernel {
-			continue // its kernel was gone before: it certainly did not run, so a fresh kernel gets it
+		if r.again(res) {
+			continue
 		}
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) && res.Cell.Outcome == cell.OutcomeInterrupted {
 			res.Cell.Outcome = cell.OutcomeTimeout
@@ -45,6 +49,11 @@ func (e *Engine) Run(ctx context.Context, req Request, emit func(cell.Event)) (c
 		r.out.Tell(cell.Event{Kind: cell.EventEnd, Result: &res})
 		return res, res.Cell.Outcome.Err(res.Cell.Reason)
 	}
+}
+
+// again reports whether the cell gets a fresh kernel, and nobody its result: its kernel was gone before, so it certainly did not run.
+func (r *run) again(res cell.Result) bool {
+	return r.attempt == 0 && !r.chosen && res.Cell.Outcome == cell.OutcomeRefused && res.Cell.Reason == reasonNoKernel
 }
 
 // Reasons for refusing a cell: its kernel is gone; it was cancelled before it started.
@@ -100,10 +109,12 @@ func invalidAt(s string) int {
 
 // run is one cell on its way.
 type run struct {
-	engine *Engine
-	req    Request
-	chosen bool // the caller chose the id
-	out    *result.Collector
+	engine  *Engine
+	owner   *pool.Owner
+	req     Request
+	chosen  bool // the caller chose the id
+	attempt int
+	out     *result.Collector
 }
 
 func (r *run) once(ctx context.Context) (cell.Result, error) {
@@ -121,37 +132,48 @@ func (r *run) inPool(ctx context.Context) (cell.Result, error) {
 		return cell.Result{}, err
 	}
 	key := pool.Key{
-		Owner: r.req.Owner, Environment: env.name, Language: r.req.Language,
+		Owner: r.owner.Name, Child: r.owner.Child, Environment: env.name, Language: r.req.Language,
 		Interpreter: e.interpreter(r.req), Dir: env.dir(r.req.Dir),
 	}
-	reset := r.req.Reset && e.pool.Discard(key)
-	r.req.Reset = false // once is enough, should the cell need a second kernel
-	k, reused, err := e.pool.Lend(ctx, key, func(ctx context.Context) (kernel.Kernel, error) { return e.startKernel(ctx, env, key, r.req.Env) })
+	opt := pool.LendOptions{Owner: r.owner, Fresh: r.req.Reset}
+	k, err := e.pool.Lend(ctx, key, opt, func(ctx context.Context) (kernel.Kernel, error) { return e.startKernel(ctx, env, key, r.req.Env) })
 	if err != nil {
 		return cell.Result{}, err
 	}
-	defer e.pool.GiveBack(k)
-	if reused && len(r.req.Env) > 0 {
+	told := false
+	defer func() { e.pool.GiveBack(k, told) }()
+	r.req.Reset = false // once is enough, should the cell need a second kernel
+	if k.Reused && len(r.req.Env) > 0 {
 		r.out.Note("the kernel was there already: the environment variables of this cell were not set; reset it to set them")
 	}
 
 	res := cell.Result{Kernel: r.kernel(env, k.Kernel)}
-	res.Kernel.Reused, res.Kernel.StateReset = reused, reset
-	if !reused && k.Lost != "" {
+	res.Kernel.Reused = k.Reused
+	switch k.Lost {
+	case "":
+	case pool.Reset:
+		res.Kernel.StateReset = true
+	default:
 		res.Kernel.StateLost, res.Kernel.StateLostReason = true, k.Lost
 	}
 	end := r.submit(ctx, k.Kernel, &res)
 	if end != nil {
 		res.Kernel.Cells = int(end.Int("cells"))
+	}
+	if res.Cell.Outcome != cell.OutcomeRefused {
 		e.pool.Ran(k)
 	}
-	cancelled := end == nil && res.Cell.Reason == reasonCancelled // the kernel never saw it
-	if !cancelled && !end.Flag("kernel_alive") {
+	switch {
+	case end == nil && res.Cell.Reason == reasonCancelled: // the kernel never saw it
+	case end == nil:
+		e.pool.Forget(k, pool.Died)
+		env.forgetHost(ctx, k.Kernel.Host)
+	case res.Cell.Outcome == cell.OutcomeRefused && (!end.Flag("kernel_alive") || res.Cell.Reason == reasonNoKernel):
+		e.pool.Discard(k) // it may be on its way out only
+	case !end.Flag("kernel_alive"):
 		e.pool.Forget(k, lostReason(end))
 	}
-	if !cancelled && end == nil {
-		env.forgetHost(ctx, k.Kernel.Host)
-	}
+	told = !r.again(res)
 	return res, nil
 }
 
@@ -160,7 +182,7 @@ func lostReason(end cell.Fields) string {
 	if reason := end.Text("lost"); reason != "" {
 		return reason
 	}
-	return "died"
+	return pool.Died
 }
 
 func (r *run) kernel(env *environment, ref kernel.Kernel) cell.Kernel {
