@@ -149,11 +149,14 @@ func (r *run) inPool(ctx context.Context) (cell.Result, error) {
 	if !cancelled && !end.Flag("kernel_alive") {
 		e.pool.Forget(k, lostReason(end))
 	}
-	if !cancelled && end == nil {
+	if !cancelled && hostIsGone(end) {
 		env.forgetHost(ctx, k.Kernel.Host)
 	}
 	return res, nil
 }
+
+// hostIsGone says whether the kernel host that a cell was sent to is of no more use.
+func hostIsGone(end cell.Fields) bool { return end == nil || end.Flag("host_gone") }
 
 // lostReason is why the kernel that end comes from has lost its state.
 func lostReason(end cell.Fields) string {
@@ -211,7 +214,9 @@ func (r *run) submit(ctx context.Context, ref kernel.Kernel, res *cell.Result) c
 		c.Outcome, c.Reason = cell.OutcomeUnknown, err.Error()
 	default:
 		fold(c, end)
-		r.fetchTails(ctx, ref.Host, end)
+		if !hostIsGone(end) {
+			r.fetchTails(ctx, ref.Host, end)
+		}
 	}
 	if end == nil {
 		c.DurationMS = float64(time.Since(begun).Microseconds()) / 1000
