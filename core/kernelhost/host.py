@@ -1750,7 +1750,7 @@ class Journal:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             write_all(fd, data)
         except OSError:
-            os.unlink(path)
+            unlink_quietly(path)
             os.close(fd)
             raise
         return fd, len(data)
@@ -1830,10 +1830,11 @@ class Journal:
         new = self.path + ".new"
         try:
             fd, size = self._create(new, b"".join(map(record, bodies)))
+            os.rename(new, self.path)  # a reader that got the old one's lock sees that it is not there any more
         except OSError:  # the old one is whole
+            unlink_quietly(new)
             self.rewrite_at = self.size + JOURNAL_LIMIT
             return
-        os.rename(new, self.path)
         os.close(self.fd)
         self.fd, self.size, self.late, self.degraded = fd, size, [], []
         self.rewrite_at = max(JOURNAL_LIMIT, 2 * size)
@@ -1858,6 +1859,7 @@ class Journal:
                 self.forget(cell_id)
             unlink_quietly(self.path)
         os.close(self.fd)
+        self.fd = -1
 
 
 def unlink_quietly(path: str) -> None:
@@ -3109,7 +3111,7 @@ class Host:
         if known:
             return known
         made = made_by_engine(cell_id)
-        return "expired" if made and made[1] <= self.marks.get(made[0], 0) else "none", b"", ""
+        return "expired" if made and made[1] <= self.marks.get(made[0], -1) else "none", b"", ""
 
     def revoke(self, cell_id: str) -> None:
         """Refuses a cell that has not started, now or when it comes. OSError: that could not be written, and nothing has changed."""
@@ -3128,7 +3130,7 @@ class Host:
         known[cell_id] = state, digest, kernel
         while len(self.past) > FORGOTTEN:
             nonce, number = made_by_engine(self.past.popitem(last=False)[0])
-            self.marks[nonce] = max(number, self.marks.get(nonce, 0))
+            self.marks[nonce] = max(number, self.marks.get(nonce, -1))
             self.marks.move_to_end(nonce)
             if len(self.marks) > SUBMITTERS:
                 self.marks.popitem(last=False)

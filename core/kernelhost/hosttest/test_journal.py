@@ -8,6 +8,7 @@ import stat
 import subprocess
 import tempfile
 import time
+import types
 import unittest
 from hashlib import sha256
 
@@ -135,15 +136,28 @@ class Killed(unittest.TestCase):
         self.assertEqual(self.recover(self.client.cells[busy].id)["state"], "started")
 
     def test_host_and_nursery_are_killed(self):
-        busy = self.client.submit(self.kernel, "print('on', flush=True)\nwhile True: pass")
-        self.client.wait_output(busy, "on")
-        kernel = self.client.request("list")["kernels"][0]["pid"]
-        nursery = int(open("/proc/%d/task/%d/children" % (self.host.ready["pid"], self.host.ready["pid"])).read().split()[0])
+        """Where nothing ends a kernel that cannot end by itself, the reader does."""
+        blocked = os.path.join(self.home.path, "blocked")
+        os.mkdir(blocked)
+        with open(os.path.join(blocked, "sitecustomize.py"), "w") as file:
+            file.write("import sys\nsys.modules['ctypes'] = None\n")
+        host = HostProcess(self.home, env={"PYTHONPATH": blocked})
+        client = host.client()
+        self.addCleanup(client.close)
+        busy = client.submit(client.open(), "import subprocess; p = subprocess.Popen(['sleep', '300']); print('on', flush=True)\nwhile True: pass")
+        client.wait_output(busy, "on")
+        kernel = client.request("list")["kernels"][0]["pid"]
+        nursery = int(open("/proc/%d/task/%d/children" % (host.ready["pid"], host.ready["pid"])).read().split()[0])
         os.kill(kernel, signal.SIGSTOP)
-        for pid in (nursery, self.host.ready["pid"]):
+        os.kill(host.ready["pid"], signal.SIGSTOP)  # both at once: neither learns of the other's end
+        for pid in (nursery, host.ready["pid"]):
             os.kill(pid, signal.SIGKILL)
-        self.assertEqual(self.recover(self.client.cells[busy].id)["state"], "started")
-        self.assertEqual(self.home.processes(), [])
+        members = codec.session_members(kernel)
+        self.assertEqual(len(members), 2)
+        marker, found = recover(host.ready, client.cells[busy].id)
+        self.assertEqual((marker, found.get("state")), ("hermes-ready", "started"), found)
+        self.assertFalse([pid for pid in members if codec.is_running(pid)])
+        self.kill()
 
 
 class Reading(unittest.TestCase):
@@ -263,6 +277,20 @@ class Reading(unittest.TestCase):
             fcntl.flock(file, fcntl.LOCK_EX)
             self.assertEqual(self.read(), "conflict")
 
+    def test_written_anew_while_somebody_opens_it(self):
+        """The lock on a file that is not at its path any more says nothing."""
+        write_journal(self.path, [self.header])
+        write_journal(self.path + ".new", [self.header, *self.life])
+
+        def flock(fd, how):
+            if os.path.exists(self.path + ".new"):
+                os.rename(self.path + ".new", self.path)
+            fcntl.flock(fd, how)
+
+        self.addCleanup(setattr, codec, "fcntl", fcntl)
+        codec.fcntl = types.SimpleNamespace(flock=flock, LOCK_SH=fcntl.LOCK_SH, LOCK_NB=fcntl.LOCK_NB)
+        self.assertEqual(self.read(), "finished")
+
 
 class Writing(unittest.TestCase):
     def setUp(self):
@@ -347,7 +375,7 @@ class Writing(unittest.TestCase):
     def test_a_file_that_cannot_grow(self):  # case 38
         host, client, kernel = self.start()
         client.run(kernel, "x = 41")
-        accepted, started = self.sizes()
+        accepted, _ = self.sizes()
         for room in (0, accepted - 1, accepted, accepted + 9):
             before = bodies(host.ready["journal"])
             self.limit(host, room)
@@ -458,7 +486,7 @@ class Writing(unittest.TestCase):
         for cell, reason in ((nonce(1) + "-2", "expired"), (nonce(2) + "-1", "expired"), (nonce(2) + "-2", "expired"), (nonce(2) + "-%d" % (2 * count - 1), "revoked"), ("chosen", "revoked")):
             self.assertEqual(client.run(kernel, code, cell=cell).end["reason"], reason, cell)
             self.assertIn(client.request("state", cell=cell)["state"], ("expired", "revoked"))
-        for cell in (nonce(2) + "-%d" % (2 * count - 2), nonce(1) + "-9", nonce(3) + "-1", nonce(2) + "-01x"):
+        for cell in (nonce(2) + "-%d" % (2 * count - 2), nonce(1) + "-9", nonce(3) + "-1", nonce(5) + "-0", nonce(2) + "-01x"):
             self.assertEqual(client.run(kernel, code, cell=cell).end["outcome"], "ok", cell)
         with open("/proc/%d/status" % host.ready["pid"]) as file:
             rss = next(int(line.split()[1]) for line in file if line.startswith("VmRSS"))
