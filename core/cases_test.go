@@ -462,16 +462,15 @@ func TestACellOfAKilledKernelHostIsLost(t *testing.T) {
 			nursery := parent(t, pid)
 			host := parent(t, nursery)
 			begun := filepath.Join(t.TempDir(), "begun")
-			time.AfterFunc(0, func() { // ends with the cell's beginning
-				for { // no event: with runner: output comes with the end
-					if _, err := os.Stat(begun); err == nil || t.Context().Err() != nil {
-						kill(t, host)
-						return
-					}
-					time.Sleep(5 * time.Millisecond)
+			var killer sync.WaitGroup
+			killer.Go(func() { // ends with the cell's beginning
+				for _, err := os.Stat(begun); err != nil && t.Context().Err() == nil; _, err = os.Stat(begun) {
+					time.Sleep(5 * time.Millisecond) // no event: with runner: output comes with the end
 				}
+				kill(t, host)
 			})
 			res, err := e.Run(t.Context(), core.Request{Environment: env, Code: fmt.Sprintf("import time; open(%q, 'w'); time.sleep(60)", begun)}, nil)
+			killer.Wait()
 			if !errors.Is(err, cell.ErrLost) || res.Cell.Outcome != cell.OutcomeLost || !strings.Contains(res.Cell.Reason, "kernel host was killed") {
 				t.Errorf("outcome %s (%s), error %v", res.Cell.Outcome, res.Cell.Reason, err)
 			}

@@ -139,7 +139,7 @@ func TestAResultThatNobodySawIsInTheJournal(t *testing.T) {
 
 type noTools struct{}
 
-func (noTools) Answer(call cell.Fields) cell.Fields { return cell.Fields{"t": "tool_refused"} }
+func (noTools) Answer(cell.Fields) cell.Fields { return cell.Fields{"t": "tool_refused"} }
 
 // The loader asks for the source where nobody has left it.
 func TestRecoverSendsTheSourceIfItMust(t *testing.T) {
