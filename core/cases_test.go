@@ -452,23 +452,102 @@ func TestShellCells(t *testing.T) {
 }
 
 // Faults of the kernel host: nothing that could know is left.
-func TestAKilledKernelHostIsUnknown(t *testing.T) {
+// A host that is killed leaves a journal, which tells what became of its cells.
+func TestACellOfAKilledKernelHostIsLost(t *testing.T) {
+	for _, env := range []string{"local:", "relay:", "runner:"} {
+		t.Run(env, func(t *testing.T) {
+			t.Parallel()
+			e := newEngine(t)
+			pid := atoi(t, value(run(t, e, core.Request{Environment: env, Code: "import os; os.getpid()"}).Cell))
+			nursery := parent(t, pid)
+			host := parent(t, nursery)
+			begun := filepath.Join(t.TempDir(), "begun")
+			var killer sync.WaitGroup
+			killer.Go(func() { // ends with the cell's beginning
+				for _, err := os.Stat(begun); err != nil && t.Context().Err() == nil; _, err = os.Stat(begun) {
+					time.Sleep(5 * time.Millisecond) // no event: with runner: output comes with the end
+				}
+				kill(t, host)
+			})
+			res, err := e.Run(t.Context(), core.Request{Environment: env, Code: fmt.Sprintf("import time; open(%q, 'w'); time.sleep(60)", begun)}, nil)
+			killer.Wait()
+			if !errors.Is(err, cell.ErrLost) || res.Cell.Outcome != cell.OutcomeLost || !strings.Contains(res.Cell.Reason, "kernel host was killed") {
+				t.Errorf("outcome %s (%s), error %v", res.Cell.Outcome, res.Cell.Reason, err)
+			}
+			if alive(pid) || alive(nursery) {
+				t.Errorf("it was said to be lost before its processes were gone: kernel %v, nursery %v", alive(pid), alive(nursery))
+			}
+			if next := run(t, e, core.Request{Environment: env, Code: "1"}); value(next.Cell) != "1" || !next.Kernel.StateLost {
+				t.Errorf("the next cell: %+v", next)
+			}
+		})
+	}
+}
+
+func TestACellOfAKilledKernelHostWithoutAJournalIsUnknown(t *testing.T) {
 	e := newEngine(t)
-	pid := atoi(t, value(runCode(t, e, "import os; os.getpid()")))
-	nursery := parent(t, pid)
-	host := parent(t, nursery)
+	first := run(t, e, core.Request{Code: "import os; os.getpid()"})
+	host := parent(t, parent(t, atoi(t, value(first.Cell))))
 	res, err := e.Run(t.Context(), core.Request{Code: "import time; print('go'); time.sleep(60)"}, func(ev cell.Event) {
 		if ev.Kind == cell.EventOutput {
+			if err := os.Remove(filepath.Join(os.Getenv("XDG_RUNTIME_DIR"), "hermes", "journal-"+first.Kernel.Incarnation)); err != nil {
+				t.Error(err)
+			}
 			kill(t, host)
 		}
 	})
 	if !errors.Is(err, cell.ErrUnknown) || res.Cell.Outcome != cell.OutcomeUnknown {
 		t.Errorf("outcome %s, error %v", res.Cell.Outcome, err)
 	}
-	waitGone(t, pid, tooLong)
-	waitGone(t, nursery, tooLong)
 	if next := run(t, e, core.Request{Code: "1"}); value(next.Cell) != "1" || !next.Kernel.StateLost {
 		t.Errorf("the next cell: %+v", next)
+	}
+}
+
+// A cell that waited for another when its host was killed has not run, so it runs in a fresh kernel; one whose id was chosen is refused.
+func TestACellThatWaitedInAKilledKernelHost(t *testing.T) {
+	for _, session := range []string{"", "waits"} {
+		t.Run("session "+session, func(t *testing.T) {
+			e := newEngine(t)
+			host := parent(t, parent(t, atoi(t, value(run(t, e, core.Request{Session: session, Code: "import os; os.getpid()"}).Cell))))
+			mark := filepath.Join(t.TempDir(), "mark")
+			var waiting, accepted sync.WaitGroup
+			accepted.Add(2)
+			var queued, chosen cell.Result
+			res, err := e.Run(t.Context(), core.Request{Session: session, Code: "import time; time.sleep(60)"}, func(ev cell.Event) {
+				if ev.Kind != cell.EventStarted {
+					return
+				}
+				for _, c := range []struct {
+					id  string
+					res *cell.Result
+				}{{"", &queued}, {"chosen", &chosen}} {
+					var once sync.Once
+					waiting.Go(func() {
+						*c.res, _ = e.Run(t.Context(), core.Request{Session: session, ID: c.id, Code: fmt.Sprintf("n = open(%q, 'a').write('x'); 7", mark)}, func(ev cell.Event) {
+							if ev.Kind == cell.EventAccepted {
+								once.Do(accepted.Done)
+							}
+						})
+					})
+				}
+				accepted.Wait()
+				kill(t, host)
+			})
+			waiting.Wait()
+			if !errors.Is(err, cell.ErrLost) {
+				t.Errorf("the cell that ran: outcome %s, error %v", res.Cell.Outcome, err)
+			}
+			if queued.Cell.Outcome != cell.OutcomeOK || value(queued.Cell) != "7" || !queued.Kernel.StateLost {
+				t.Errorf("the cell that waited: %+v", queued)
+			}
+			if chosen.Cell.Outcome != cell.OutcomeRefused || chosen.Cell.Reason != "no_kernel" {
+				t.Errorf("the cell with a chosen id: outcome %s (%s)", chosen.Cell.Outcome, chosen.Cell.Reason)
+			}
+			if runs, _ := os.ReadFile(mark); string(runs) != "x" {
+				t.Errorf("they ran %d times, want once", len(runs))
+			}
+		})
 	}
 }
 

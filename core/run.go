@@ -165,8 +165,8 @@ func (r *run) inPool(ctx context.Context) (cell.Result, error) {
 	}
 	switch {
 	case end == nil && res.Cell.Reason == reasonCancelled: // the kernel never saw it
-	case end == nil:
-		e.pool.Forget(k, pool.Died)
+	case hostIsGone(end):
+		e.pool.Forget(k, lostReason(end))
 		env.forgetHost(ctx, k.Kernel.Host)
 	case res.Cell.Outcome == cell.OutcomeRefused && (!end.Flag("kernel_alive") || res.Cell.Reason == reasonNoKernel):
 		e.pool.Discard(k) // it may be on its way out only
@@ -176,6 +176,9 @@ func (r *run) inPool(ctx context.Context) (cell.Result, error) {
 	told = !r.again(res)
 	return res, nil
 }
+
+// hostIsGone says whether the kernel host that a cell was sent to is of no more use.
+func hostIsGone(end cell.Fields) bool { return end == nil || end.Flag("host_gone") }
 
 // lostReason is why the kernel that end comes from has lost its state.
 func lostReason(end cell.Fields) string {
@@ -233,7 +236,9 @@ func (r *run) submit(ctx context.Context, ref kernel.Kernel, res *cell.Result) c
 		c.Outcome, c.Reason = cell.OutcomeUnknown, err.Error()
 	default:
 		fold(c, end)
-		r.fetchTails(ctx, ref.Host, end)
+		if !hostIsGone(end) {
+			r.fetchTails(ctx, ref.Host, end)
+		}
 	}
 	if end == nil {
 		c.DurationMS = float64(time.Since(begun).Microseconds()) / 1000

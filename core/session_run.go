@@ -53,7 +53,7 @@ func (r *run) inSession(ctx context.Context) (cell.Result, error) {
 			r.out.Note(fmt.Sprintf("session %s: %v", key.name, err))
 		}
 	}
-	if !cancelled && end == nil {
+	if !cancelled && hostIsGone(end) {
 		h.env.forgetHost(ctx, h.ref.Host)
 	}
 	return res, nil

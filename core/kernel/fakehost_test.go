@@ -18,7 +18,8 @@ import (
 type fakeHost struct {
 	t      *testing.T
 	inc    string
-	denied error // what Connect fails with
+	denied error                                // what Connect fails with
+	left   func(id string) (cell.Fields, error) // what Recover answers; nil: there is no journal
 
 	mu      sync.Mutex
 	dead    bool
@@ -102,6 +103,16 @@ func (h *fakeHost) Refused(code, message string) error {
 	}
 	return fmt.Errorf("%s: %s", code, message)
 }
+
+// Recover implements Process.
+func (h *fakeHost) Recover(_ context.Context, id string) (cell.Fields, error) {
+	if h.left == nil {
+		return nil, errNoJournal
+	}
+	return h.left(id)
+}
+
+var errNoJournal = fmt.Errorf("no journal: %w", fs.ErrNotExist)
 
 func (h *fakeHost) serve(conn net.Conn) {
 	defer func() { _ = conn.Close() }()

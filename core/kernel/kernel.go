@@ -26,6 +26,10 @@ type Process interface {
 	Connect(ctx context.Context, hello cell.Fields) (conn io.ReadWriteCloser, welcome cell.Fields, err error)
 	// Refused is the error of a request that the host refused, with a code of docs/protocol.md. One for not_found must be fs.ErrNotExist.
 	Refused(code, message string) error
+	// Recover asks what a host that is gone left behind what became of a cell: its state and, if it finished, its result, as docs/protocol.md has
+	// them in the answer of the command recover. A cell is in the state "started" only if nothing of it runs any more. An error means that
+	// nothing can tell. It may be called several times at once.
+	Recover(ctx context.Context, id string) (cell.Fields, error)
 }
 
 // Identity tells one life of a kernel host from any other.
@@ -63,6 +67,7 @@ func (s Submission) digest() []byte {
 
 // Run submits the cell and follows it to its end through broken connections. sink gets each frame, in order, none twice, in the goroutine
 // that called Run; its data is valid until sink returns. Cancelling ctx interrupts the cell by the host's ladder; its end is still waited for.
+// An end with the flag "host_gone" comes from what the host left behind: the host is not there any more.
 // An error means that the cell's end is not known, unless it is ErrNotSubmitted or ErrNeverSent. tools and sink must not be nil.
 func (k Kernel) Run(ctx context.Context, sub Submission, tools Tools, sink func(cell.Frame)) (cell.Fields, error) {
 	r := &cellRun{kernel: k, sub: sub, tools: tools, sink: sink}

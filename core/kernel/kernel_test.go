@@ -56,8 +56,8 @@ func TestACellWhoseHostIsGoneIsUnknown(t *testing.T) {
 			fake.kill()
 		}
 	})
-	if !errors.Is(err, errGone) || out.String() != "abc" {
-		t.Errorf("output %q, error %v, want errGone", out.String(), err)
+	if !errors.Is(err, errGone) || !errors.Is(err, errNoJournal) || out.String() != "abc" {
+		t.Errorf("output %q, error %v, want errGone and why nothing is left", out.String(), err)
 	}
 }
 

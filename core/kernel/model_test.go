@@ -156,6 +156,9 @@ func (h *modelHost) Connect(_ context.Context, hello cell.Fields) (io.ReadWriteC
 	return here, welcome, nil
 }
 
+// Recover implements Process: this host does not die.
+func (h *modelHost) Recover(context.Context, string) (cell.Fields, error) { return nil, errGone }
+
 // Refused implements Process.
 func (h *modelHost) Refused(code, message string) error { return fmt.Errorf("%s: %s", code, message) }
 

@@ -29,6 +29,15 @@ type cellRun struct {
 }
 
 func (r *cellRun) run(ctx context.Context) (cell.Fields, error) {
+	end, err := r.toTheEnd(ctx)
+	if err != nil && r.sent && IsGone(err) {
+		return r.recover(ctx, err)
+	}
+	return end, err
+}
+
+// toTheEnd follows the cell as long as its host is there.
+func (r *cellRun) toTheEnd(ctx context.Context) (cell.Fields, error) {
 	end, err := r.follow(ctx)
 	switch {
 	case err == nil:

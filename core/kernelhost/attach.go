@@ -154,8 +154,10 @@ func (c *relayConn) Close() error {
 	return nil
 }
 
-// tailBuffer keeps the last 64 KiB of what is written to it.
+// tailBuffer keeps the last bytes of what is written to it.
 type tailBuffer struct {
+	most int // that are kept; 0: tailSize
+
 	mu   sync.Mutex
 	data []byte
 }
@@ -166,7 +168,11 @@ func (b *tailBuffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.data = append(b.data, p...)
-	if extra := len(b.data) - tailSize; extra > 0 {
+	most := b.most
+	if most == 0 {
+		most = tailSize
+	}
+	if extra := len(b.data) - most; extra > 0 {
 		b.data = append(b.data[:0], b.data[extra:]...)
 	}
 	return len(p), nil

@@ -60,10 +60,6 @@ func (c *cutConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-type noTools struct{}
-
-func (noTools) Answer(cell.Fields) cell.Fields { return nil }
-
 // TestAConnectionToARealHostIsCutAtEveryByte of a cell's conversation: the cell runs once, its output comes whole.
 func TestAConnectionToARealHostIsCutAtEveryByte(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)

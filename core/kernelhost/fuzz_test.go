@@ -30,15 +30,16 @@ func FuzzStartAnswer(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, printed string) {
 		p := &Place{Name: "fake:", Env: &scripted{stdout: printed}, Interpreter: "py"}
-		got, err := p.launch(t.Context(), "start", nil, nil)
+		l := launcher{place: p, interpreter: "py", mode: "start", step: "start the kernel host"}
+		ready, needSource, err := l.once(t.Context(), nil, nil)
 		switch {
-		case err != nil && (got.ready != nil || got.needSource):
-			t.Errorf("%q: %+v and %v", printed, got, err)
-		case err == nil && got.needSource == (got.ready != nil):
-			t.Errorf("%q: neither ready nor in need of the source, or both: %+v", printed, got)
-		case err == nil && got.needSource && !strings.Contains(printed, "hermes-need-source"),
-			err == nil && got.ready != nil && !strings.Contains(printed, "hermes-ready "):
-			t.Errorf("%q: nothing of it says so: %+v", printed, got)
+		case err != nil && (ready != nil || needSource):
+			t.Errorf("%q: %+v, need of the source %v, and %v", printed, ready, needSource, err)
+		case err == nil && needSource == (ready != nil):
+			t.Errorf("%q: neither ready nor in need of the source, or both: %+v", printed, ready)
+		case err == nil && needSource && !strings.Contains(printed, "hermes-need-source"),
+			err == nil && ready != nil && !strings.Contains(printed, "hermes-ready "):
+			t.Errorf("%q: nothing of it says so: %+v", printed, ready)
 		}
 		var e *sdk.Error
 		if err != nil && !errors.Is(err, cell.ErrMalformed) && (!errors.As(err, &e) || e.Delivery != sdk.NotStarted) {

@@ -8,6 +8,7 @@ python3-minimal are needed; others are used where they exist.
 """
 from __future__ import annotations
 
+import binascii
 import errno
 import fcntl
 import gc
@@ -17,6 +18,7 @@ import os
 import select
 import signal
 import socket
+import stat
 import struct
 import sys
 import threading
@@ -32,6 +34,7 @@ MAX_CODE = 8 << 20
 MAX_DEPTH = 32
 MAX_TEXT = 50_000  # a value, a message or a traceback in a result
 MAX_QUEUE = 1000
+MAX_ID = 1000  # characters of a cell's id
 CHUNK = 64 << 10  # bytes of one output frame
 RETAIN = 1 << 20  # bytes kept of each stream of a cell: the head's 40 % and the tail's 60 %
 HEAD = RETAIN * 4 // 10
@@ -40,6 +43,10 @@ SEND_LIMIT = 512 << 10  # unsent bytes of one connection, beyond which no more o
 RESULTS = 64 << 20  # bytes of finished cells that are kept
 ACKED = 4 << 20  # of them, bytes of acknowledged cells
 RESULT_AGE = 24 * 3600.0
+JOURNAL_LIMIT = 4 << 20  # bytes of a journal, from which on it is written anew without what nobody needs
+RECORD_LIMIT = 64 << 10  # bytes of a result in the journal; a larger one gets a file
+FORGOTTEN = 4096  # cells whose result is gone, of which each id is known; of older ones it is a number for each submitter
+SUBMITTERS = 10_000
 GRACE = 2.0  # from the polite signal to KILL
 HELLO_TIME = 10.0
 LAZY = 0.001  # how long the word that a cell was accepted or started may wait for company
@@ -61,6 +68,7 @@ EXHAUSTED = {  # errors that say that something is used up: in which words, and 
     errno.ENFILE: ("the machine has no file descriptor left, or this user no pipe", "end some programs"),
     errno.ENOMEM: ("no memory is free", "end some programs"),
     errno.ENOSPC: ("the disk is full", "free some space"),
+    errno.EFBIG: ("this user's limit for the size of files is reached", "raise the limit (ulimit -f)"),
     errno.EDQUOT: ("the disk quota is reached", "free some space"),
 }
 MISSING = "install its complete standard library (Debian, Ubuntu: apt-get install libpython3-stdlib)"
@@ -870,6 +878,13 @@ class Refused(Exception):
         self.code = code
 
 
+class NotWritten(Exception):
+    """The journal cannot be written, so nobody could tell later what became of a cell."""
+
+    def __init__(self, e: OSError):
+        super().__init__("the cell was not started: its kernel host cannot write its journal: %s" % explain(e))
+
+
 class KernelProcess:
     """What kernels of both languages share: the conversation with the host."""
 
@@ -1530,6 +1545,15 @@ class Stream:
             self._tail_size -= over
             self._tail_start += over
 
+    def parts(self) -> list:
+        """The head and the tail of a result, each with its offset."""
+        if not self.total:
+            return []
+        head, tail = bytes(self._head), b"".join(self._tail)
+        start = max(self._tail_start, self.total - (RETAIN - HEAD))
+        tail = tail[len(tail) - (self.total - start) :] if tail else b""
+        return [[0, head + tail]] if start <= len(head) else [[0, head], [start, tail]]
+
     def gap(self, at: int) -> int:
         """The offset of the first retained byte from at on: at itself, unless it lies between head and tail."""
         return at if at < len(self._head) or at >= self._tail_start else self._tail_start
@@ -1746,6 +1770,336 @@ class Follower:
             self.timer = None
 
 
+# ---------------------------------------------------------------- the journal
+
+
+RECORD = struct.Struct(">II")  # length and CRC-32 of the body that follows
+
+
+def record(body: bytes) -> bytes:
+    """The bytes of one record of a journal."""
+    return RECORD.pack(len(body), binascii.crc32(body)) + body
+
+
+def made_by_engine(cell_id: str) -> tuple | None:
+    """The submitter and the number of an id that an engine counted; None for any other, which somebody chose."""
+    nonce, _, number = cell_id.partition("-")
+    if len(nonce) != 32 or not 0 < len(number) < 19 or not number.isdigit() or not number.isascii() or nonce.strip("0123456789abcdef"):
+        return None
+    return nonce, int(number)
+
+
+class Journal:
+    """What became of each cell, for whoever asks when this process is gone: docs/protocol.md, section 1.1.
+
+    A record is one write and no fsync: what was written survives the death of this process, by whatever signal, and costs a
+    few microseconds. It need not survive the machine's; a reader knows by the boot id that the machine was started anew.
+    """
+
+    def __init__(self, path: str, header: dict):
+        self.path = path
+        self.header = pack({**header, "t": "journal"})
+        self.late: list = []  # records that wait for company: that a result was acknowledged is news that can get lost
+        self.degraded: list = []  # cells whose end could not be written, and that a reader must not take for lost
+        self.files: dict = {}  # cell id → path of its result and the record that names it
+        self.file_count = 0
+        self.rewrite_at = JOURNAL_LIMIT
+        self.fd, self.size = self._create(path, record(self.header))
+
+    @staticmethod
+    def _create(path: str, data: bytes) -> tuple:
+        """A new file that is ours from the moment it exists, locked, with data in it."""
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            write_all(fd, data)
+        except OSError:
+            unlink_quietly(path)
+            os.close(fd)
+            raise
+        return fd, len(data)
+
+    def _append(self, body: bytes) -> None:
+        """Writes a record whole; after an OSError the file is as it was."""
+        late, self.late = self.late, []
+        for cell_id in self.degraded:
+            late.append(pack({"t": "degraded", "cell": cell_id}))
+        data = b"".join(map(record, [*late, body])) if late else record(body)
+        try:
+            written = os.write(self.fd, data)
+            if written < len(data):
+                written += os.write(self.fd, data[written:])  # says why
+            if written < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            self.late = late[: len(late) - len(self.degraded)][-1000:]
+            os.ftruncate(self.fd, self.size)
+            raise
+        self.size += len(data)
+        if self.degraded:
+            self.degraded = []
+            self.rewrite_at = 0  # the results that are missing are still in memory
+
+    def accepted(self, cell_id: str, digest: bytes, kernel: str) -> None:
+        self._append(pack({"t": "accepted", "cell": cell_id, "digest": digest, "kernel": kernel}))
+
+    def started(self, cell: Cell) -> None:
+        self._append(pack({"t": "started", "cell": cell.id, "pid": cell.kernel.pid, "start": cell.kernel.start_time}))
+
+    def revoked(self, cell_id: str) -> None:
+        self._append(pack({"t": "revoked", "cell": cell_id}))
+
+    def acknowledged(self, cell_id: str) -> None:
+        self.late.append(pack({"t": "acked", "cell": cell_id}))
+
+    def finished(self, cell: Cell, started: bool) -> None:
+        """Keeps a result. If that cannot be done it is in memory only, which matters if the cell was started."""
+        try:
+            body = self._result(cell)
+            if len(body) > RECORD_LIMIT:
+                body = self._apart(cell, body)
+            self._append(body)
+        except OSError:
+            if started:
+                self.degraded.append(cell.id)
+
+    @staticmethod
+    def _result(cell: Cell) -> bytes:
+        end = {key: value for key, value in cell.result.items() if value or key == "exit_code" and value is not None}
+        return pack({"t": "finished", "cell": cell.id, "end": end, "out": cell.streams[1].parts(), "err": cell.streams[2].parts()})
+
+    def _apart(self, cell: Cell, body: bytes) -> bytes:
+        """Writes a large result into a file of its own; returns the record that names it."""
+        self.file_count += 1
+        path = "%s.%d" % (self.path, self.file_count)
+        write_private(path, body)
+        named = pack({"t": "finished", "cell": cell.id, "file": os.path.basename(path), "size": len(body), "crc": binascii.crc32(body)})
+        self.files[cell.id] = path, named
+        return named
+
+    def forget(self, cell_id: str) -> None:
+        """The result may go; its record does when the journal is written anew."""
+        path, _ = self.files.pop(cell_id, ("", b""))
+        if path:
+            unlink_quietly(path)
+
+    def rewrite(self, host: Host) -> None:
+        """Writes it anew from what the host knows, so that it grows with what is kept and not with what was run."""
+        bodies = [self.header]
+        bodies += [pack({"t": "mark", "submitter": nonce, "n": n}) for nonce, n in host.marks.items()]
+        for known in (host.past, host.chosen):
+            bodies += [pack({"t": "past", "cell": cell_id, "state": state, "digest": digest}) for cell_id, (state, digest, _) in known.items()]
+        for cell in host.cells.values():
+            bodies += self._life(cell, cell.id in host.acked)
+        new = self.path + ".new"
+        try:
+            fd, size = self._create(new, b"".join(map(record, bodies)))
+            os.rename(new, self.path)  # a reader that got the old one's lock sees that it is not there any more
+        except OSError:  # the old one is whole
+            unlink_quietly(new)
+            self.rewrite_at = self.size + JOURNAL_LIMIT
+            return
+        os.close(self.fd)
+        self.fd, self.size, self.late, self.degraded = fd, size, [], []
+        self.rewrite_at = max(JOURNAL_LIMIT, 2 * size)
+
+    def _life(self, cell: Cell, acked: bool) -> list:
+        """The records of a cell that is still known."""
+        bodies = [pack({"t": "accepted", "cell": cell.id, "digest": cell.digest, "kernel": cell.kernel.id})]
+        if cell.state == "running":
+            bodies.append(pack({"t": "started", "cell": cell.id, "pid": cell.kernel.pid, "start": cell.kernel.start_time}))
+        if cell.result is not None:
+            if cell.result["reason"] == "revoked":
+                bodies.append(pack({"t": "revoked", "cell": cell.id}))
+            bodies.append(self.files[cell.id][1] if cell.id in self.files else self._result(cell))
+        if acked:
+            bodies.append(pack({"t": "acked", "cell": cell.id}))
+        return bodies
+
+    def leave(self, keep: bool) -> None:
+        """Lets go of it, for whoever comes after this host if there is something to keep."""
+        if not keep:
+            for cell_id in list(self.files):
+                self.forget(cell_id)
+            unlink_quietly(self.path)
+        os.close(self.fd)
+        self.fd = -1
+
+
+def unlink_quietly(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
+
+
+def open_private(path: str) -> int:
+    """Opens a file of ours that nobody else can read or write, to read it."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) != 0o600:
+        os.close(fd)
+        raise OSError(errno.EPERM, "it is not a file of ours with mode 0600")
+    return fd
+
+
+def read_whole(fd: int) -> bytes:
+    with open(fd, "rb", closefd=False) as file:
+        return file.read()
+
+
+class Damaged(Exception):
+    """A journal that is not as its host wrote it."""
+
+
+def records(data: bytes) -> object:
+    """The bodies of the records of a journal. A last one whose writer died while it wrote is none."""
+    at = 0
+    while at < len(data):
+        body = whole_record(data, at)
+        if body is None:
+            break
+        yield body
+        at += RECORD.size + len(body)
+    if any(whole_record(data, later, False) for later in range(at + 1, len(data) - RECORD.size)):
+        raise Damaged("records follow one that is cut short")
+
+
+def whole_record(data: bytes, at: int, strict: bool = True) -> bytes | None:
+    """The body of the record at an offset, None if it is cut short."""
+    if len(data) - at < RECORD.size:
+        return None
+    size, crc = RECORD.unpack_from(data, at)
+    if not 0 < size <= 2 * RECORD_LIMIT:
+        if strict:
+            raise Damaged("a record of %d bytes at %d" % (size, at))
+        return None
+    body = data[at + RECORD.size : at + RECORD.size + size]
+    if len(body) < size:
+        return None
+    if binascii.crc32(body) != crc:
+        if strict:
+            raise Damaged("a wrong checksum at %d" % at)
+        return None
+    return body
+
+
+class Recovery:
+    """The recover command: what the journal of a host that is gone says of one cell."""
+
+    PATIENCE = 2.0  # for a host that is just dying, or for somebody who looks whether it is dead
+    TREE = 5.0
+
+    def __init__(self, config: dict):
+        self.path, self.inc, self.cell = config["journal"], config["inc"], config["cell"]
+        self.found: dict = {"state": "none"}
+        self.started: dict = {}
+
+    def run(self) -> None:
+        """Answers and ends."""
+        try:
+            data = self._read()
+            found = self._verdict(list(records(data)))
+        except FileNotFoundError:
+            fail("not_found", "there is no journal %s" % self.path, "")
+        except (Damaged, Malformed) as e:
+            fail("internal", "the journal %s is damaged: %s" % (self.path, e), "")
+        except OSError as e:
+            fail("permission" if e.errno in (errno.EPERM, errno.EACCES, errno.ELOOP) else "unavailable", "the journal %s: %s" % (self.path, e.strerror), "")
+        answer("hermes-ready", found)
+        os._exit(0)
+
+    def _read(self) -> bytes:
+        """The journal, once its host is dead: a lock that readers share and a host does not. The descriptor is left to the process' end."""
+        until = time.monotonic() + self.PATIENCE
+        while True:
+            fd = open_private(self.path)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                if os.fstat(fd).st_ino == os.stat(self.path).st_ino:  # else it has been written anew
+                    return read_whole(fd)
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    fail("conflict", "the kernel host of the journal %s lives" % self.path, "")
+            os.close(fd)
+            time.sleep(0.02)
+
+    def _verdict(self, bodies: list) -> dict:
+        header = unpack(bodies[0]) if bodies else {}
+        if type(header) is not dict or header.get("t") != "journal" or header.get("inc") != self.inc:
+            fail("not_found", "%s is the journal of another kernel host" % self.path, "")
+        made = made_by_engine(self.cell)
+        wanted = (made[0] if made else self.cell).encode("utf-8", "backslashreplace")
+        for body in bodies[1:]:
+            if wanted in body:
+                self._take(unpack(body), made)
+        state = self.found["state"]
+        rebooted = header.get("boot") != first_line("/proc/sys/kernel/random/boot_id")
+        restarted = rebooted or header.get("pid1") != start_time(1)  # a container: its processes ended, its files did not
+        if rebooted and state in ("none", "accepted"):  # what was written last may not have reached the disk
+            self.found["state"] = "unknown"
+        elif state == "finished":
+            self._load()
+        elif state == "started" and not restarted:
+            self._see_to_the_tree(header)
+        return {key: value for key, value in self.found.items() if key not in ("t", "cell")}
+
+    def _take(self, entry: dict, made: tuple | None) -> None:
+        kind, found = entry.get("t"), self.found
+        if kind == "mark" and made and entry["submitter"] == made[0] and made[1] <= entry["n"]:
+            found["state"] = "expired"
+        if entry.get("cell") != self.cell or found["state"] == "revoked":
+            return
+        if kind in ("accepted", "started"):
+            self.started = entry if kind == "started" else {}
+            found.update({key: entry[key] for key in ("digest", "kernel") if key in entry}, state=kind)
+        elif kind == "finished":
+            found.update(entry, state="finished")
+        elif kind == "past":
+            found.update(digest=entry["digest"], state="revoked" if entry["state"] == "revoked" else "expired")
+        elif kind == "revoked":
+            found["state"] = "revoked"
+        elif kind == "degraded" and found["state"] == "started":
+            found["state"] = "unknown"
+
+    def _load(self) -> None:
+        """Reads a result that has a file of its own."""
+        name = self.found.pop("file", "")
+        if not name:
+            return
+        try:
+            body = read_whole(open_private(os.path.join(os.path.dirname(self.path), name)))
+        except FileNotFoundError:  # it was forgotten
+            self.found["state"] = "expired"
+            return
+        if (len(body), binascii.crc32(body)) != (self.found.pop("size"), self.found.pop("crc")):
+            raise Damaged("its file %s has other bytes" % name)
+        self.found.update(unpack(body))
+
+    def _see_to_the_tree(self, header: dict) -> None:
+        """Returns when nothing is left of a cell's processes. The nursery ends them; only what certainly is the kernel is killed here."""
+        pid, start = self.started["pid"], self.started["start"]
+        until = time.monotonic() + self.TREE
+        while header["nursery_start"] and start:
+            leader = start_time(pid)
+            left = [pid for pid in session_members(pid) if is_running(pid)] if leader in (0, start) else []
+            if not is_running(header["nursery"], header["nursery_start"]):
+                if not left:
+                    return
+                for member in left if leader else []:  # without its leader a session might be another's of that number
+                    kill_quietly(member, signal.SIGKILL)
+            if time.monotonic() > until:
+                break
+            time.sleep(0.01)
+        fail("unavailable", "processes of the cell may still run: the kernel host is gone, and what it left behind has not ended", "")
+
+
+def is_running(pid: int, start: int = 0) -> bool:
+    """Whether the process (that began then, if that is given) is there and no zombie."""
+    fields = proc_stat(pid)
+    return len(fields) > 19 and fields[0] not in ("Z", "X") and start in (0, int(fields[19]))
+
+
 # ---------------------------------------------------------------- cells and kernels, as the host sees them
 
 
@@ -1825,7 +2179,8 @@ class Cell:
             pipe.detach()
         if self.patience:
             self.patience.cancel()
-        started = self.started_at if self.state == "running" else now
+        ran = self.state == "running"
+        started = self.started_at if ran else now
         self.state = "finished"
         self.finished_at = now
         self.result = {
@@ -1834,6 +2189,7 @@ class Cell:
             "cells": self.kernel.cells, "queued_ms": (started - self.queued_at) * 1000, **fields,
         }  # fmt: skip
         self.size = 1000 + sum(min(stream.total, RETAIN) for stream in self.streams[1:]) + len(self.result["value"] or "")
+        self.kernel.host.journal.finished(self, ran)  # before anybody is told
         for follower in self.followers[:]:
             follower.pump()
         self.regulate()
@@ -1850,7 +2206,7 @@ class Kernel:
         self.lang = request["lang"]
         self.dir = directory
         self.env = request.get("env") or {}
-        self.pid = 0
+        self.pid = self.start_time = 0
         self.state = "starting"  # idle, busy, ending, gone
         self.cells = 0
         self.started = self.last_used = time.time()
@@ -1958,12 +2314,20 @@ class Kernel:
             cell = self.queue.popleft()
             try:
                 self._give(cell)
+            except NotWritten as e:
+                cell.finish("refused", reason="journal", msg=str(e))
+                self.host.finished(cell)
             except OSError as e:
                 cell.finish("refused", reason="exhausted", msg="the cell was not started: %s" % explain(e))
                 self.host.finished(cell)
 
     def _give(self, cell: Cell) -> None:
-        out_reader, out, err_reader, err = self.host.take_pipes()
+        pipes = out_reader, out, err_reader, err = self.host.take_pipes()
+        try:
+            self.host.journal.started(cell)
+        except OSError as e:
+            self.host.spare_pipes = pipes
+            raise NotWritten(e) from None
         self.serial += 1
         self.state = "busy"
         self.current = cell
@@ -2005,7 +2369,7 @@ class Kernel:
             self.host.tell_nursery({"t": "kill", "kernel": self.id, "pid": self.pid})
 
     def on_forked(self, pid: int) -> None:
-        self.pid = pid
+        self.pid, self.start_time = pid, start_time(pid)
         if self.state == "ending":
             self.host.tell_nursery({"t": "kill", "kernel": self.id, "pid": pid})
 
@@ -2241,7 +2605,7 @@ class Wire:
         self.timer.cancel()
         self.timer = self.host.after(HEARTBEAT, self._heartbeat)
         keys = ("inc", "boot", "pid1", "pid", "start", "python", "exe", "hostname", "dir")
-        welcome = {"t": "welcome", "now": time.time(), **{key: self.host.facts[key] for key in keys}}
+        welcome = {"t": "welcome", "now": time.time(), "degraded": bool(self.host.journal.degraded), **{key: self.host.facts[key] for key in keys}}
         if self.version == 1:
             self.client = Client(self.host, b"")
             self.send(welcome)
@@ -2409,6 +2773,19 @@ class Client:
         elif cell and state == "running":
             cell.kernel.stop_cell(cell, "interrupt")
 
+    def _revoke(self, m: dict) -> None:
+        """Sees to it that a cell never starts, if it has not."""
+        cell_id, state = m["cell"], self.host.cell_state(m["cell"])[0]
+        if len(cell_id) > MAX_ID:
+            raise Refused("invalid", "revoke: the cell's id has over %d characters" % MAX_ID)
+        if state in ("none", "queued"):
+            try:
+                self.host.revoke(cell_id)
+            except OSError as e:
+                raise Refused("exhausted", "the journal cannot be written: %s" % explain(e)) from None
+            state = "revoked"
+        self.reply(m, "ok", state=state)
+
     def _kernel(self, m: dict) -> Kernel:
         kernel = self.host.kernels.get(m["kernel"])
         if kernel is None:
@@ -2490,14 +2867,18 @@ class Client:
 
     def _submit(self, m: dict) -> None:
         ch = self._channel(m)
+        if max(len(m["cell"]), len(m["digest"])) > MAX_ID:
+            raise Refused("invalid", "submit: the cell's id or digest has over %d characters" % MAX_ID)
         if type(m.get("timeout_ms", 0)) is not int or type(m.get("last", True)) is not bool:
             raise Refused("invalid", "submit: timeout_ms must be int, last bool")
         state, digest, _ = self.host.cell_state(m["cell"])
         if state != "none":
-            if not same_bytes(digest, m["digest"]):
+            if state in ("revoked", "expired"):
+                self._refuse_cell(m, state, self._NEVER[state])
+            elif not same_bytes(digest, m["digest"]):
                 self._refuse_cell(m, "conflict", "another cell has this id")
             elif m["cell"] not in self.host.cells:
-                self._refuse_cell(m, "expired", "the cell ran and its result is no longer kept")
+                self._refuse_cell(m, "expired", self._NEVER["expired"])
             else:
                 self.send({"t": "accepted", "cell": m["cell"], "ch": ch, "again": True, "state": state})
                 self._join(ch, self.host.cells[m["cell"]], 0, 0)
@@ -2512,6 +2893,11 @@ class Client:
         elif len(kernel.queue) >= MAX_QUEUE or sum(len(cell.code) for cell in kernel.queue) > 4 * MAX_CODE:
             self._refuse_cell(m, "exhausted", "the kernel's queue is full")
         else:
+            try:
+                self.host.journal.accepted(m["cell"], m["digest"], kernel.id)
+            except OSError as e:
+                self._refuse_cell(m, "journal", str(NotWritten(e)))
+                return
             cell = self.host.cells[m["cell"]] = Cell(m, kernel)
             kernel.watchers.add(self)
             self.send_lazily({"t": "accepted", "cell": cell.id, "ch": ch, "again": False, "state": "queued"})
@@ -2522,8 +2908,9 @@ class Client:
         ch = self._channel(m)
         cell = self.host.cells.get(m["cell"])
         if cell is None:
-            known = m["cell"] in self.host.past
-            self._refuse_cell(m, "expired" if known else "no_cell", "its result is no longer kept" if known else "there is no such cell")
+            state = self.host.cell_state(m["cell"])[0]
+            reason = {"none": "no_cell", "revoked": "revoked"}.get(state, "expired")
+            self._refuse_cell(m, reason, self._NEVER[reason])
             return
         cell.kernel.watchers.add(self)
         self._join(ch, cell, max(m["out"], 0), max(m["err"], 0))
@@ -2542,10 +2929,16 @@ class Client:
         if m["ch"] in self.channels:
             self.channels[m["ch"]].on_seen(m["out"], m["err"])
 
+    _NEVER = {  # reasons why a cell that is not there does not run
+        "no_cell": "there is no such cell",
+        "expired": "its result is no longer kept",
+        "revoked": "it was revoked before it started",
+    }
     _HANDLERS = {  # kind: (method, fields that must be there)
         "open": ("_open", {"req": int, "lang": str, "session": str, "dir": str}),
         "state": ("_state", {"req": int, "cell": str}),
         "cancel": ("_cancel", {"req": int, "cell": str}),
+        "revoke": ("_revoke", {"req": int, "cell": str}),
         "interrupt": ("_interrupt", {"req": int, "kernel": str}),
         "kill": ("_kill", {"req": int, "kernel": str}),
         "list": ("_list", {"req": int}),
@@ -2608,6 +3001,7 @@ class Host:
         self.nursery = nursery
         self.token = config["token"]
         self.named = bool(config.get("named"))
+        self.keeps_results = self.named  # that nobody has acknowledged, in the journal, when it leaves
         self.linger = float(config.get("linger") or 10.0)
         self.idle = float(config.get("idle") or 1800.0)
         self.facts: dict = {}
@@ -2615,7 +3009,9 @@ class Host:
         self.sessions: dict = {}  # (session, lang) → Kernel
         self.lost: dict = {}  # (session, lang) → why its kernel is gone, until somebody was told
         self.cells: dict = {}
-        self.past: dict = {}  # id → (digest, kernel id) of cells that are forgotten otherwise
+        self.past: OrderedDict = OrderedDict()  # id → (state, digest, kernel id) of cells that are forgotten otherwise, oldest first
+        self.chosen: dict = {}  # the same of ids that no engine counted, for this host's life
+        self.marks: OrderedDict = OrderedDict()  # submitter → the highest number that was in past and is not any more
         self.results: OrderedDict = OrderedDict()  # finished cells by id, oldest first
         self.acked: OrderedDict = OrderedDict()  # those of them that were acknowledged
         self.results_size = self.acked_size = 0
@@ -2794,6 +3190,7 @@ class Host:
         if self.running:
             self.running = False
             self.listener.close()
+            self.journal.leave(keep=self.keeps_results and len(self.acked) < len(self.results))
             self.directory.remove()
             for call in self.when_left:
                 call()
@@ -2818,7 +3215,7 @@ class Host:
         except OSError:
             alive = False
         if not alive and self.running:  # kernels die with it; we adopted their orphans
-            self.leaving = True
+            self.leaving = self.keeps_results = True
             for kernel in list(self.kernels.values()):
                 kernel.on_exited(int(signal.SIGKILL), "")
             self._left()
@@ -2929,20 +3326,54 @@ class Host:
         self._expire()
         if cell_id in self.cells:
             cell = self.cells[cell_id]
-            return cell.state, cell.digest, cell.kernel.id
-        return ("finished", *self.past[cell_id]) if cell_id in self.past else ("none", b"", "")
+            revoked = cell.result is not None and cell.result["reason"] == "revoked"
+            return "revoked" if revoked else cell.state, cell.digest, cell.kernel.id
+        known = self.past.get(cell_id) or self.chosen.get(cell_id)
+        if known:
+            return known
+        made = made_by_engine(cell_id)
+        return "expired" if made and made[1] <= self.marks.get(made[0], -1) else "none", b"", ""
+
+    def revoke(self, cell_id: str) -> None:
+        """Refuses a cell that has not started, now or when it comes. OSError: that could not be written, and nothing has changed."""
+        self.journal.revoked(cell_id)
+        cell = self.cells.get(cell_id)
+        if cell is None:
+            self._remember(cell_id, "revoked", b"", "")
+            return
+        cell.kernel.queue.remove(cell)
+        cell.finish("refused", reason="revoked", msg="it was revoked before it started")
+        self.finished(cell)
+
+    def _remember(self, cell_id: str, state: str, digest: bytes, kernel: str) -> None:
+        """Keeps an id from running (again): itself while it is recent or was chosen, else by its submitter's mark."""
+        known = self.past if made_by_engine(cell_id) else self.chosen
+        known[cell_id] = state, digest, kernel
+        while len(self.past) > FORGOTTEN:
+            nonce, number = made_by_engine(self.past.popitem(last=False)[0])
+            self.marks[nonce] = max(number, self.marks.get(nonce, -1))
+            self.marks.move_to_end(nonce)
+            if len(self.marks) > SUBMITTERS:
+                self.marks.popitem(last=False)
 
     def finished(self, cell: Cell) -> None:
         """Keeps a result, and lets go of others if it must."""
         self.results[cell.id] = cell
         self.results_size += cell.size
         self._expire()
+        if self.journal.size > self.journal.rewrite_at:
+            self.after(0, self._rewrite_journal)
+
+    def _rewrite_journal(self) -> None:
+        if self.running and self.journal.size > self.journal.rewrite_at:
+            self.journal.rewrite(self)
 
     def acknowledge(self, cell_id: str) -> None:
         cell = self.results.get(cell_id)
         if cell and cell_id not in self.acked:
             self.acked[cell_id] = cell
             self.acked_size += cell.size
+            self.journal.acknowledged(cell_id)
             self._expire()
 
     def _expire(self) -> None:
@@ -2956,7 +3387,8 @@ class Host:
             self._forget_cell(cell)
 
     def _forget_cell(self, cell: Cell) -> None:
-        self.past[cell.id] = cell.digest, cell.kernel.id
+        self._remember(cell.id, "revoked" if cell.result["reason"] == "revoked" else "finished", cell.digest, cell.kernel.id)
+        self.journal.forget(cell.id)
         del self.cells[cell.id], self.results[cell.id]
         self.results_size -= cell.size
         if self.acked.pop(cell.id, None):
@@ -3126,8 +3558,32 @@ def sweep_last_resorts() -> None:
             pass
 
 
+def sweep_journals(base: str) -> None:
+    """Removes the journals of hosts that are dead for so long that nobody will ask for their results, and what belongs to none."""
+    names = sorted(name for name in os.listdir(base) if name.startswith("journal-"))
+    old = time.time() - RESULT_AGE
+    for name in names:
+        path = os.path.join(base, name)
+        try:
+            if "." in name:
+                if name.partition(".")[0] not in names and os.lstat(path).st_mtime < old:
+                    os.unlink(path)
+            elif os.lstat(path).st_mtime < old:
+                fd = open_private(path)
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    for part in names:
+                        if part.partition(".")[0] == name:
+                            os.unlink(os.path.join(base, part))
+                finally:
+                    os.close(fd)
+        except OSError:  # its host lives, or somebody reads it
+            pass
+
+
 def sweep(base: str, own: str) -> None:
     """Removes the directories of hosts that are dead: those whose lock is free."""
+    sweep_journals(base)
     for name in os.listdir(base):
         path = os.path.join(base, name)
         if path == own or not name.startswith(("k-", "named-")) or not private(path):
@@ -3233,7 +3689,7 @@ def become_host(config_size: int, limits: Limits, prctl: Prctl, ready_fd: int) -
     if type(config.get("token")) is not bytes or len(config["token"]) != 32:
         raise Malformed("the token must be 32 bytes")
     host = Host(Channel(ours), config)
-    listener = announce(host, config, prctl)
+    listener = announce(host, config, prctl, nursery_pid)
     host.tell_nursery({"t": "base", "base": host.directory.base})
     os.write(ready_fd, b"0")
     os.close(ready_fd)
@@ -3247,7 +3703,7 @@ def become_host(config_size: int, limits: Limits, prctl: Prctl, ready_fd: int) -
     os._exit(0)
 
 
-def announce(host: Host, config: dict, prctl: Prctl) -> socket.socket:
+def announce(host: Host, config: dict, prctl: Prctl, nursery_pid: int) -> socket.socket:
     """Takes a directory and prints the readiness line; a second launcher of a named host prints the first's and ends."""
     exe = interpreter()
     shared = host.named and not config.get("fresh")
@@ -3262,8 +3718,14 @@ def announce(host: Host, config: dict, prctl: Prctl) -> socket.socket:
         "frames": FRAMES, "inc": inc, "boot": first_line("/proc/sys/kernel/random/boot_id"), "pid1": start_time(1), "pid": os.getpid(),
         "start": start_time(os.getpid()), "dir": host.directory.path, "sock": host.directory.sock, "exe": exe,
         "python": "%d.%d.%d" % sys.version_info[:3], "hostname": os.uname().nodename, "uid": os.getuid(), "existing": False,
-        "warnings": [prctl.problem] if prctl.problem else [],
+        "warnings": [prctl.problem] if prctl.problem else [], "journal": os.path.join(host.directory.base, "journal-" + inc),
     }  # fmt: skip
+    begun = {key: host.facts[key] for key in ("inc", "boot", "pid1", "pid", "start")}
+    try:
+        host.journal = Journal(host.facts["journal"], {**begun, "nursery": nursery_pid, "nursery_start": start_time(nursery_pid)})
+    except OSError:
+        host.directory.remove()
+        raise
     write_private(os.path.join(host.directory.path, "ready"), pack(host.facts).hex().encode("ascii"))
     answer("hermes-ready", host.facts)
     return listener
@@ -3450,6 +3912,8 @@ def main(args: list, config_size: int) -> None:
             relay(config_size)
         elif args == ["call"]:
             Call(read_config(config_size)).run()
-        fail("invalid", "usage: hermes-kernel-host start|relay|call", "")
+        elif args == ["recover"]:
+            Recovery(read_config(config_size)).run()
+        fail("invalid", "usage: hermes-kernel-host start|relay|call|recover", "")
     except (OSError, Malformed, KeyError, TypeError) as e:
         give_up(e, "invalid")

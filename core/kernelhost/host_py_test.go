@@ -57,7 +57,8 @@ func TestKernelHost(t *testing.T) {
 		"test_cells.PythonCells.test_values", "test_cells.PythonCells.test_errors", "test_cells.PythonCells.test_await", "test_cells.PythonCells.test_exits",
 		"test_cells.PythonCells.test_late_output", "test_ladder.Ladder.test_timeout_keeps_state",
 		"test_ladder.Ladder.test_kill_ends_the_tree", "test_ladder.Ladder.test_host_is_killed", "test_shell.ShellCells.test_state", "test_link.Vectors",
-		"test_link.Link.test_idempotent", "test_link.Start.test_source_is_kept",
+		"test_link.Link.test_idempotent", "test_link.Start.test_source_is_kept", "test_journal.Reading", "test_journal.Killed.test_a_cell_of_each_state",
+		"test_journal.Killed.test_large_results", "test_journal.Writing.test_records",
 	}
 	whole, err := filepath.Glob("hosttest/test_*.py")
 	if err != nil || len(whole) == 0 {

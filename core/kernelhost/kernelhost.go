@@ -71,8 +71,9 @@ type Info struct {
 	Executable  string   `json:"executable"` // the real interpreter
 	Python      string   `json:"python"`     // its version, "3.11.2"
 	Hostname    string   `json:"hostname"`
-	Existing    bool     `json:"-"` // a named host that was there before
-	Warnings    []string `json:"-"` // what it cannot do there, in sentences
+	Journal     string   `json:"journal,omitempty"` // the file that tells what became of its cells when it is gone; empty if an older version started it
+	Existing    bool     `json:"-"`                 // a named host that was there before
+	Warnings    []string `json:"-"`                 // what it cannot do there, in sentences
 }
 
 // Host is a kernel host that is up, and how to reach it: a kernel.Process. Its methods may be called concurrently.
@@ -100,12 +101,10 @@ func Start(ctx context.Context, p *Place, token []byte, named bool) (Info, error
 	outer := ctx
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	out, err := p.launch(ctx, "start", config, nil)
-	if err == nil && out.needSource {
-		out, err = p.launch(ctx, "start", config, hostSource)
-	}
-	if err == nil && (out.ready.Text("inc") == "" || out.ready.Text("sock") == "") {
-		err = p.malformed("its answer names no host")
+	l := launcher{place: p, interpreter: p.Interpreter, mode: "start", step: "start the kernel host", most: tailSize}
+	ready, err := l.run(ctx, config)
+	if err == nil && (ready.Text("inc") == "" || ready.Text("sock") == "") {
+		err = l.malformed("its answer names no host")
 	}
 	if err != nil && ctx.Err() != nil && outer.Err() == nil {
 		return Info{}, &sdk.Error{
@@ -118,10 +117,10 @@ func Start(ctx context.Context, p *Place, token []byte, named bool) (Info, error
 		return Info{}, err
 	}
 	return Info{
-		Incarnation: out.ready.Text("inc"), Boot: out.ready.Text("boot"), PID: int(out.ready.Int("pid")),
-		Dir: out.ready.Text("dir"), Socket: out.ready.Text("sock"), Executable: out.ready.Text("exe"),
-		Python: out.ready.Text("python"), Hostname: out.ready.Text("hostname"),
-		Existing: out.ready.Flag("existing"), Warnings: texts(out.ready.List("warnings")),
+		Incarnation: ready.Text("inc"), Boot: ready.Text("boot"), PID: int(ready.Int("pid")),
+		Dir: ready.Text("dir"), Socket: ready.Text("sock"), Executable: ready.Text("exe"),
+		Python: ready.Text("python"), Hostname: ready.Text("hostname"), Journal: ready.Text("journal"),
+		Existing: ready.Flag("existing"), Warnings: texts(ready.List("warnings")),
 	}, nil
 }
 
@@ -135,40 +134,54 @@ func texts(list []any) []string {
 	return out
 }
 
-// launched is the answer of one launch.
-type launched struct {
-	ready      cell.Fields
-	needSource bool
+// launcher runs one of the loader's modes that answer with one line.
+type launcher struct {
+	place       *Place
+	interpreter string
+	mode        string
+	step        string // in messages: what this is
+	most        int    // bytes that the answer may have
 }
 
-// launch runs the loader once and reads its answer.
-func (p *Place) launch(ctx context.Context, mode string, config cell.Fields, source []byte) (launched, error) {
-	var stdout, stderr tailBuffer
-	status, err := p.exec(ctx, loaderLaunch(p.Interpreter, mode, config, source), nil, &stdout, &stderr)
+// run runs the loader, a second time with the source should it not be there, and returns the answer.
+func (l launcher) run(ctx context.Context, config cell.Fields) (cell.Fields, error) {
+	ready, needSource, err := l.once(ctx, config, nil)
+	if needSource {
+		ready, needSource, err = l.once(ctx, config, hostSource)
+	}
+	if needSource {
+		return nil, l.malformed("it asks for the source that it was sent")
+	}
+	return ready, err
+}
+
+func (l launcher) once(ctx context.Context, config cell.Fields, source []byte) (ready cell.Fields, needSource bool, err error) {
+	stdout, stderr := tailBuffer{most: l.most}, tailBuffer{}
+	status, err := l.place.exec(ctx, loaderLaunch(l.interpreter, l.mode, config, source), nil, &stdout, &stderr)
 	if err != nil {
-		return launched{}, p.explainExec(err)
+		return nil, false, l.explainExec(err)
 	}
 	for line := range strings.Lines(stdout.String()) {
 		answer, ok, err := lockdown.ParseAnswer(line)
 		switch {
 		case err != nil:
-			return launched{}, p.malformed("%w", err)
+			return nil, false, l.malformed("%w", err)
 		case !ok:
 			continue
 		case answer.Kind == lockdown.NeedSource:
-			return launched{needSource: true}, nil
+			return nil, true, nil
 		case answer.Kind == lockdown.Failed:
-			return launched{}, p.explainError("start the kernel host", answer.Payload)
+			return nil, false, l.place.explainError(l.step, answer.Payload)
 		}
 		ready, err := cell.DecodeFields(answer.Payload)
 		if err != nil {
-			return launched{}, p.malformed("%w", err)
+			return nil, false, l.malformed("%w", err)
 		}
-		return launched{ready: ready}, nil
+		return ready, false, nil
 	}
-	return launched{}, &sdk.Error{
+	return nil, false, &sdk.Error{
 		Code: sdk.CodeInternal, Delivery: sdk.NotStarted,
-		Message: fmt.Sprintf("%s: start the kernel host: %s ended (%s) without an answer%s", p.Label(), p.Interpreter, status, quoteOutput(stdout.String()+stderr.String())),
+		Message: fmt.Sprintf("%s: %s: %s ended (%s) without an answer%s", l.place.Label(), l.step, l.interpreter, status, quoteOutput(stdout.String()+stderr.String())),
 		Hint:    "is that a Python 3.8 or later? `hermes env check` shows what works there",
 	}
 }
@@ -189,8 +202,12 @@ func (p *Place) exec(ctx context.Context, l lockdown.Launch, more io.Reader, std
 }
 
 // malformed is the error of an answer that cannot be read.
-func (p *Place) malformed(format string, args ...any) error {
-	return sdk.Errorf(sdk.CodeInternal, sdk.NotStarted, "%s: start the kernel host: %w: %w", p.Label(), cell.ErrMalformed, fmt.Errorf(format, args...))
+func (l launcher) malformed(format string, args ...any) error {
+	return l.place.malformed(l.step, format, args...)
+}
+
+func (p *Place) malformed(step, format string, args ...any) error {
+	return sdk.Errorf(sdk.CodeInternal, sdk.NotStarted, "%s: %s: %w: %w", p.Label(), step, cell.ErrMalformed, fmt.Errorf(format, args...))
 }
 
 // codeOf is the code that a kernel host names; a host that names none is at fault.
@@ -205,7 +222,7 @@ func codeOf(code string) sdk.Code {
 func (p *Place) explainError(step string, payload []byte) error {
 	msg, err := cell.DecodeFields(payload)
 	if err != nil {
-		return p.malformed("%w", err)
+		return p.malformed(step, "%w", err)
 	}
 	return &sdk.Error{
 		Code: codeOf(msg.Text("code")), Delivery: sdk.NotStarted,
@@ -213,19 +230,19 @@ func (p *Place) explainError(step string, payload []byte) error {
 	}
 }
 
-func (p *Place) explainExec(err error) error {
+func (l launcher) explainExec(err error) error {
 	var pe *sdk.Error
 	if errors.As(err, &pe) && pe.Code == sdk.CodeNotFound {
 		return &sdk.Error{
 			Code: sdk.CodeNotFound, Delivery: sdk.NotStarted, Cause: err,
-			Message: fmt.Sprintf("%s: start the kernel host: there is no %s", p.Label(), p.Interpreter),
+			Message: fmt.Sprintf("%s: %s: there is no %s", l.place.Label(), l.step, l.interpreter),
 			Hint:    "install Python 3.8 or later there (Debian: apt-get install python3), or name one with `interpreter` in the configuration; `hermes exec` works without",
 		}
 	}
 	why := sdk.AsError(err, sdk.NotStarted)
 	return &sdk.Error{ // whatever became of the launcher, no cell was started
 		Code: why.Code, Delivery: sdk.NotStarted, Cause: err,
-		Message: fmt.Sprintf("%s: start the kernel host: %s", p.Label(), why.Message), Hint: why.Hint,
+		Message: fmt.Sprintf("%s: %s: %s", l.place.Label(), l.step, why.Message), Hint: why.Hint,
 	}
 }
 

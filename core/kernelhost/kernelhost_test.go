@@ -126,11 +126,11 @@ func TestAWrongTokenIsNotTriedAgain(t *testing.T) {
 
 func TestTheAnswerOfAStart(t *testing.T) {
 	ready := cell.Fields{
-		"inc": "i-1", "boot": "b-1", "pid": 7, "dir": "/d", "sock": "/d/sock", "exe": "/bin/python3", "python": "3.11.2", "hostname": "h",
+		"inc": "i-1", "boot": "b-1", "pid": 7, "dir": "/d", "sock": "/d/sock", "exe": "/bin/python3", "python": "3.11.2", "hostname": "h", "journal": "/j",
 		"existing": true, "warnings": []any{"one", int64(2), "two"},
 	}
 	want := Info{
-		Incarnation: "i-1", Boot: "b-1", PID: 7, Dir: "/d", Socket: "/d/sock", Executable: "/bin/python3", Python: "3.11.2", Hostname: "h",
+		Incarnation: "i-1", Boot: "b-1", PID: 7, Dir: "/d", Socket: "/d/sock", Executable: "/bin/python3", Python: "3.11.2", Hostname: "h", Journal: "/j",
 		Existing: true, Warnings: []string{"one", "two"},
 	}
 	for name, c := range map[string]struct {

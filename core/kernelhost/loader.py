@@ -1,4 +1,4 @@
-# The constant loader: python -c <this> hermes-kernel-host start|relay|call. It parses on every Python, so that an old one can be told so.
+# The constant loader: python -c <this> hermes-kernel-host start|relay|call|recover. It parses on every Python, so that an old one can be told so.
 import sys
 if sys.path[:1] == [""]:
     del sys.path[0]  # a selectors.py in the current directory must not stand in for the standard library's
