@@ -1,0 +1,253 @@
+package core_test
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hermes-framework/hermes/plugin/sdk/sdktest"
+)
+
+// remoteStep is one thing that happens between an engine and a backend.
+type remoteStep struct {
+	step sdktest.Step
+	arg  string // start, relay, call: of the command
+	kind string // of the message in a stream
+	skip int    // so many of the same come before it
+}
+
+func (s remoteStep) String() string {
+	name := strings.Join(strings.Fields(string(s.step)+" "+s.arg+" "+s.kind), " ")
+	if s.skip > 0 {
+		name += fmt.Sprintf(" #%d", s.skip+1)
+	}
+	return name
+}
+
+func (s remoteStep) fault(do sdktest.Effect) sdktest.Fault {
+	f := sdktest.Fault{Step: s.step, Arg: s.arg, Skip: s.skip, Do: do}
+	if s.kind != "" {
+		f.Match = kindPattern(s.kind)
+	}
+	return f
+}
+
+// kindPattern is how msgpack has "t": kind, in whatever frame it travels.
+func kindPattern(kind string) []byte {
+	return append([]byte{0xa1, 't', 0xa0 | byte(len(kind))}, kind...)
+}
+
+// kindsIn lists the kinds of the messages in data.
+func kindsIn(data []byte) []string {
+	var out []string
+	for {
+		_, rest, found := bytes.Cut(data, []byte{0xa1, 't'})
+		if !found {
+			return out
+		}
+		data = rest
+		if len(rest) == 0 || rest[0] < 0xa1 || rest[0] > 0xbf || len(rest) < 1+int(rest[0]&0x1f) {
+			continue
+		}
+		kind := string(rest[1 : 1+rest[0]&0x1f])
+		if strings.Trim(kind, "abcdefghijklmnopqrstuvwxyz_") == "" {
+			out = append(out, kind)
+		}
+	}
+}
+
+// stepsOf lists the steps in the records of a trial, each where it happened first; of starts each.
+func stepsOf(records []sdktest.Record) []remoteStep {
+	var out []remoteStep
+	add := func(s remoteStep) {
+		if !slices.Contains(out, s) {
+			out = append(out, s)
+		}
+	}
+	started := map[sdktest.Step]map[int]int{}
+	for _, r := range records {
+		arg := ""
+		if i := slices.Index(r.Argv, "hermes-kernel-host"); i >= 0 && i+1 < len(r.Argv) {
+			arg = r.Argv[i+1]
+		}
+		switch r.Step {
+		case sdktest.StepOpen, sdktest.StepDial, sdktest.StepClose:
+			add(remoteStep{step: r.Step})
+		case sdktest.StepPut, sdktest.StepGet:
+			add(remoteStep{step: r.Step})
+		case sdktest.StepExec, sdktest.StepStdin, sdktest.StepStdout:
+			if arg != "start" {
+				break
+			}
+			if started[r.Step] == nil {
+				started[r.Step] = map[int]int{}
+			}
+			if _, known := started[r.Step][r.Call]; !known {
+				started[r.Step][r.Call] = len(started[r.Step])
+			}
+			add(remoteStep{step: r.Step, arg: arg, skip: started[r.Step][r.Call]})
+		}
+		if r.Step == sdktest.StepExec && arg != "start" {
+			add(remoteStep{step: r.Step, arg: arg})
+		}
+		if len(r.Data) > 0 && arg != "start" {
+			for _, kind := range kindsIn(r.Data) {
+				add(remoteStep{step: r.Step, arg: arg, kind: kind})
+			}
+		}
+	}
+	return out
+}
+
+// attaching are the messages before a kernel is asked for.
+var attaching = []string{"hello", "proof", "welcome", "ping", "pong"}
+
+// mustBeOK reports whether a fault of this step that goes away may not be seen in any result. That is so for all that happens on a connection once
+// there was one, and for a dial, which a relay can take the place of. What comes before may be an error.
+func (s remoteStep) mustBeOK() bool {
+	switch s.step {
+	case sdktest.StepDial, sdktest.StepSend, sdktest.StepReceive, sdktest.StepClose:
+		return true
+	case sdktest.StepStdin, sdktest.StepStdout:
+		return s.kind != "" && !slices.Contains(attaching, s.kind)
+	default:
+		return false
+	}
+}
+
+// keepsState reports whether the kernel must live on, too: the connection broke, and no more.
+func (s remoteStep) keepsState() bool {
+	return s.mustBeOK() && s.step != sdktest.StepDial && !slices.Contains(attaching, s.kind) && s.kind != "open" && s.kind != "kernel"
+}
+
+// known are the cases in which the engine does not yet do what the design says, with what it does instead. They are logged and not failed.
+var known = map[string]string{}
+
+// campaignEffects are what goes wrong at each step.
+var campaignEffects = []sdktest.Effect{sdktest.FailBefore, sdktest.FailAfter, sdktest.Rubbish, sdktest.Hang}
+
+// stepTrial is a trial with a fault at one step.
+type stepTrial struct {
+	trial
+
+	at remoteStep
+	do sdktest.Effect
+}
+
+// TestCampaignEveryStep lets each step between engine and backend go wrong in each way.
+func TestCampaignEveryStep(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: the campaign takes half a minute")
+	}
+	var list []*trial
+	cases := map[*trial]*stepTrial{}
+	for _, backend := range []string{"faulty", "faulty-relay", "faulty-runner"} {
+		for _, base := range [][]sdktest.Fault{nil, brokenConnection(backend)} {
+			for _, c := range stepTrials(t, backend, base) {
+				if !*campaignLong && !c.inShort() {
+					continue
+				}
+				list = append(list, &c.trial)
+				cases[&c.trial] = c
+			}
+		}
+	}
+	inParallel(t, picked(t, list), func(tr *trial, r report) {
+		t.Run(tr.name, func(t *testing.T) { cases[tr].judge(t, r) })
+	})
+}
+
+// brokenConnection breaks the connection once while a cell runs, so that it has to be followed over another one.
+func brokenConnection(backend string) []sdktest.Fault {
+	s := remoteStep{step: sdktest.StepReceive, kind: "started"}
+	switch backend {
+	case "faulty-relay":
+		s.step, s.arg = sdktest.StepStdout, "relay"
+	case "faulty-runner":
+		s = remoteStep{step: sdktest.StepStdin, arg: "call", kind: "submit"}
+	}
+	return []sdktest.Fault{s.fault(sdktest.FailAfter)}
+}
+
+// stepTrials makes a trial without a further fault to see the steps, and lists those with one. With base only the steps that base brings are of interest.
+func stepTrials(t *testing.T, backend string, base []sdktest.Fault) []*stepTrial {
+	t.Helper()
+	clean := &trial{backend: backend, faults: base}
+	r := clean.run(t.Context(), func() {})
+	name := backend
+	if base != nil {
+		name += ", connection broken"
+	}
+	if bad := r.problems(clean); len(bad) > 0 || !r.cells[0].ok() || !r.cells[1].ok() {
+		t.Errorf("%s without a further fault: %q, %s; %s", name, bad, r.cells[0], r.cells[1])
+		return nil
+	}
+	steps := stepsOf(r.records)
+	if base != nil {
+		steps = slices.DeleteFunc(steps, func(s remoteStep) bool { return s.kind != "state" && s.kind != "follow" && s.kind != "resume" })
+	}
+	t.Logf("%s: the remote steps of three cells: %s", name, steps)
+	var out []*stepTrial
+	for _, s := range steps {
+		for _, do := range campaignEffects {
+			if s.step == sdktest.StepExec && s.arg == "relay" && do == sdktest.FailAfter {
+				continue // a relay does not end by itself, so this is no other case than that it hangs
+			}
+			c := &stepTrial{at: s, do: do}
+			c.trial = trial{name: fmt.Sprintf("%s/%s/%s", name, s, do), backend: backend, faults: append(slices.Clone(base), s.fault(do))}
+			if do == sdktest.Hang {
+				c.limit = 4 * time.Second
+			}
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// inShort picks the cases of the short form: what decides about a cell.
+func (c *stepTrial) inShort() bool {
+	kinds := []string{"submit", "accepted", "end", "follow"}
+	if c.do == sdktest.Hang {
+		return c.backend == "faulty" && c.at.kind == "submit"
+	}
+	if c.backend == "faulty" {
+		return c.do != sdktest.Rubbish || slices.Contains(kinds, c.at.kind)
+	}
+	return c.do == sdktest.FailAfter && slices.Contains(kinds, c.at.kind)
+}
+
+func (c *stepTrial) judge(t *testing.T, r report) {
+	bad := r.problems(&c.trial)
+	if r.broken == nil && c.do != sdktest.Hang {
+		for i, seen := range r.cells[:2] {
+			if c.at.mustBeOK() && !seen.ok() {
+				bad = append(bad, fmt.Sprintf("cell %d, though the connection alone failed, once: %s", i+1, seen))
+			}
+			if k := seen.res.Kernel; c.at.keepsState() && seen.ok() && (k.StateLost || i > 0 && !k.Reused) {
+				bad = append(bad, fmt.Sprintf("cell %d has another kernel, though the connection alone failed, once: %s", i+1, seen))
+			}
+		}
+		if c.at.mustBeOK() && len(bad) == 0 && r.kernels > 1 {
+			bad = append(bad, fmt.Sprintf("%d kernels were there in the end", r.kernels))
+		}
+	}
+	if why, ok := known[c.name]; ok {
+		t.Logf("known: %s\n%s", why, strings.Join(bad, "\n"))
+		if len(bad) == 0 {
+			t.Log("it is well now: take it off the list")
+		}
+		return
+	}
+	for _, b := range bad {
+		t.Error(b)
+	}
+	if t.Failed() {
+		for _, seen := range r.cells {
+			t.Log(seen)
+		}
+		t.Logf("close after %s: %v; %d kernels", r.close, r.closing, r.kernels)
+	}
+}
