@@ -142,7 +142,7 @@ func (tr *trial) run(ctx context.Context, wait func()) (r report) {
 	wait()
 	r.left = tr.leftovers(runtimeDir)
 	for i := range r.cells {
-		r.cells[i].runs = countRuns(marks, r.cells[i].res.Cell.ID, r.cells[i].runs)
+		r.cells[i].runs = countRuns(marks, r.cells[i].runs)
 	}
 	if r.records, err = sdktest.ReadRecords(log); err != nil {
 		r.broken = err
@@ -165,7 +165,7 @@ func runCounted(ctx context.Context, e *core.Engine, marks string, limit time.Du
 	return cellSeen{res: res, err: err, took: time.Since(begun), runs: id}
 }
 
-func countRuns(marks, _ string, id int) int {
+func countRuns(marks string, id int) int {
 	data, _ := os.ReadFile(marks)
 	n := 0
 	for line := range strings.Lines(string(data)) {
