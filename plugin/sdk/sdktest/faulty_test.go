@@ -65,9 +65,13 @@ func eachWay(t *testing.T, test func(t *testing.T, way string)) {
 	}
 }
 
-// soon is a ctx for what hangs.
-func soon(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+// within is a ctx for a step with a fault: short for what hangs.
+func within(t *testing.T, do sdktest.Effect) context.Context {
+	limit := 20 * time.Second
+	if do == sdktest.Hang {
+		limit = 300 * time.Millisecond
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -100,7 +104,7 @@ func TestFaultsOfACommand(t *testing.T) {
 				mark := filepath.Join(t.TempDir(), "mark")
 				cmd := sdk.Command{Argv: []string{"sh", "-c", `echo x >>"$1"; echo done`, "sh", mark, "pick me"}, InheritEnv: true}
 				var out bytes.Buffer
-				status, err := env.Exec(soon(t), cmd, sdk.IO{Stdout: &out})
+				status, err := env.Exec(within(t, c.do), cmd, sdk.IO{Stdout: &out})
 				if runs, _ := os.ReadFile(mark); len(runs) != 2*c.runs {
 					t.Errorf("it ran %d times, want %d", len(runs)/2, c.runs)
 				}
@@ -176,7 +180,11 @@ func TestFaultsOfACommandsStreams(t *testing.T) {
 				fault.Match, fault.Arg = []byte("two"), "cat"
 				f := sdktest.NewFaults(fault)
 				env := openFaulty(t, way, f)
-				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				limit := 20 * time.Second
+				if fault.Do == sdktest.Hang {
+					limit = time.Second // what goes before must pass
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), limit)
 				defer cancel()
 				got, err := echo(ctx, env, lines...)
 				if c.fault.Step == sdktest.StepStdin && c.fault.Do == sdktest.Cut {
@@ -293,13 +301,7 @@ func TestFaultsOfAConnection(t *testing.T) {
 				path := listen(t)
 				f := sdktest.NewFaults(c.fault)
 				env := openFaulty(t, way, f)
-				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-				if c.hangs {
-					cancel()
-					ctx, cancel = context.WithTimeout(t.Context(), 300*time.Millisecond)
-				}
-				defer cancel()
-				got, err := talk(ctx, env, path, "one.", "two.", "three.")
+				got, err := talk(within(t, c.fault.Do), env, path, "one.", "two.", "three.")
 				if c.fault.Do == sdktest.Cut && c.fault.Step == sdktest.StepSend {
 					got = "" // the far end may have answered already
 				}
@@ -325,7 +327,7 @@ func TestFaultsOfADial(t *testing.T) {
 			eachWay(t, func(t *testing.T, way string) {
 				path := listen(t)
 				env := openFaulty(t, way, sdktest.NewFaults(sdktest.Fault{Step: sdktest.StepDial, Arg: path, Do: do}))
-				if got, err := talk(soon(t), env, path, "one."); err == nil {
+				if got, err := talk(within(t, do), env, path, "one."); err == nil {
 					t.Errorf("got %q, want an error", got)
 				}
 				if got, err := talk(t.Context(), env, path, "one."); got != "ONE." || err != nil {
@@ -361,10 +363,16 @@ func TestFaultsOfFiles(t *testing.T) {
 					t.Fatal(err)
 				}
 				files := openFaulty(t, way, sdktest.NewFaults(c.fault)).(sdk.Files)
-				putErr := files.Put(soon(t), sdk.PutRequest{Path: path, Content: strings.NewReader("new")})
+				effect := func(step sdktest.Step) sdktest.Effect {
+					if step != c.fault.Step {
+						return ""
+					}
+					return c.fault.Do
+				}
+				putErr := files.Put(within(t, effect(sdktest.StepPut)), sdk.PutRequest{Path: path, Content: strings.NewReader("new")})
 				content, _ := os.ReadFile(path)
 				var got bytes.Buffer
-				_, getErr := files.Get(soon(t), path, &got)
+				_, getErr := files.Get(within(t, effect(sdktest.StepGet)), path, &got)
 				if string(content) != c.content || got.String() != c.got || (putErr != nil) != (c.fails && c.fault.Step == sdktest.StepPut) || (getErr != nil) != (c.fails && c.fault.Step == sdktest.StepGet) {
 					t.Errorf("file %q (%v), got %q (%v); want %q, %q", content, putErr, got.String(), getErr, c.content, c.got)
 				}
@@ -379,14 +387,14 @@ func TestFaultsOfOpenAndClose(t *testing.T) {
 		t.Run(string(do), func(t *testing.T) {
 			b := sdktest.Faulty(local.New(), sdktest.Fault{Step: sdktest.StepOpen, Do: do}, sdktest.Fault{Step: sdktest.StepClose, Do: do})
 			req := sdk.OpenRequest{ID: "e", Target: "local:"}
-			if env, err := b.Open(soon(t), req); env != nil || (err == nil) != (do == sdktest.Rubbish) {
+			if env, err := b.Open(within(t, do), req); env != nil || (err == nil) != (do == sdktest.Rubbish) {
 				t.Errorf("open: got %v, %v", env, err)
 			}
 			env, err := b.Open(t.Context(), req)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := env.Close(soon(t)); err == nil {
+			if err := env.Close(within(t, do)); err == nil {
 				t.Error("close: no error")
 			}
 			if err := env.Close(t.Context()); err != nil {
