@@ -153,7 +153,7 @@ func (tr *trial) run(ctx context.Context, wait func()) (r report) {
 // runCounted runs a cell that appends a line to marks. Its runs is the number of the line that it writes, until countRuns.
 func runCounted(ctx context.Context, e *core.Engine, marks string, limit time.Duration) cellSeen {
 	id := int(trials.Add(1))
-	code := fmt.Sprintf("import time\nwith open(%q, 'a') as f: f.write('%d\\n')\ntime.sleep(0.2)\nn = globals().get('n', 0) + 1\nn", marks, id)
+	code := fmt.Sprintf("import time\nn = globals().get('n', 0) + 1\nwith open(%q, 'a') as f: f.write('%d\\n')\ntime.sleep(0.2)\nn", marks, id)
 	bound := longestCell + 30*time.Second // else it is a hang
 	if limit > 0 {
 		bound = limit
@@ -208,7 +208,7 @@ func (r report) problems(tr *trial) []string {
 		add("the trial: %v", r.broken)
 		return bad
 	}
-	hadState := false
+	had, unsure := false, false // variables; whether there are any
 	for i, c := range r.cells {
 		name := fmt.Sprintf("cell %d", i+1)
 		ended := (*cell.RunError)(nil)
@@ -228,13 +228,16 @@ func (r report) problems(tr *trial) []string {
 		if c.took > longestCell {
 			add("%s took %s", name, c.took)
 		}
-		if c.ok() {
-			k := c.res.Kernel
-			if fresh := value(c.res.Cell) == "1"; fresh == k.Reused || hadState && fresh != k.StateLost {
+		if k := c.res.Kernel; c.ok() {
+			switch fresh := value(c.res.Cell) == "1"; {
+			case fresh && had && !k.StateLost:
+				add("%s: variables are gone, and it does not say so: %s", name, c)
+			case !fresh && (k.StateLost || !k.Reused), fresh && !unsure && k.Reused:
 				add("%s: variables of earlier cells gone: %t, but it says %s", name, fresh, c)
 			}
-			hadState = true
 		}
+		had = had || c.runs > 0
+		unsure = unsure || c.runs == 0 && c.err != nil // it may have been interrupted before it did anything
 	}
 	if last := r.cells[len(r.cells)-1]; !last.ok() {
 		add("the last cell, when the fault was over: %s", last)
@@ -255,16 +258,20 @@ func (r report) problems(tr *trial) []string {
 func inParallel(t *testing.T, list []*trial, done func(*trial, report)) {
 	results := make([]chan report, len(list))
 	slots := make(chan struct{}, *campaignSide)
-	var wg sync.WaitGroup
-	for i, tr := range list {
+	for i := range list {
 		results[i] = make(chan report, 1)
-		wg.Go(func() { // each is bounded, and waited for below
-			slots <- struct{}{}
-			leave := sync.OnceFunc(func() { <-slots })
-			defer leave()
-			results[i] <- tr.run(t.Context(), leave) // who only waits for processes to leave needs no slot
-		})
 	}
+	var wg sync.WaitGroup
+	wg.Go(func() { // in the order of the list; each trial is bounded, and waited for below
+		for i, tr := range list {
+			slots <- struct{}{}
+			wg.Go(func() {
+				leave := sync.OnceFunc(func() { <-slots })
+				defer leave()
+				results[i] <- tr.run(t.Context(), leave) // who only waits for processes to leave needs no slot
+			})
+		}
+	})
 	for i, tr := range list {
 		done(tr, <-results[i])
 	}
