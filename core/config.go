@@ -30,6 +30,9 @@ type Config struct {
 	// KernelIdleTimeout ends a kernel that ran nothing for so long. 0: 30 minutes; negative: never. A named session's kernel host has the timeout
 	// of the engine that started it; there negative means 30 minutes, too.
 	KernelIdleTimeout time.Duration
+	// NoFallback makes it an error if no kernel host can be had in an environment. Otherwise a cell then runs once in an interpreter of its own,
+	// if it is certain that it has not run, and its result says so (Kernel.Fallback).
+	NoFallback bool
 	// ThroughPlugin sends every byte of a cell through the backend plugin, also where the plugin names an address to dial directly.
 	ThroughPlugin bool
 	// SpillDir keeps output too large for a Result, one 0600 file for each stream. Empty: RuntimeDir, and the files go with the engine.

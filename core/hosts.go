@@ -103,12 +103,12 @@ func newHost(ctx context.Context, p *kernelhost.Place) (*kernel.Host, kernelhost
 	token := kernelhost.NewToken()
 	info, err := kernelhost.Start(ctx, p, token, false)
 	if err != nil {
-		return nil, info, err
+		return nil, info, noHost(ctx, err)
 	}
 	h := converse(&kernelhost.Host{Place: p, Info: info, Token: token}, false)
 	if err := h.Reach(ctx); err != nil {
 		h.Close(ctx)
-		return nil, info, err
+		return nil, info, noHost(ctx, err) // it leaves by itself
 	}
 	return h, info, nil
 }
@@ -178,7 +178,7 @@ func (e *Engine) startNamed(ctx context.Context, p *kernelhost.Place, token, rec
 	for attempt := 0; ; attempt++ {
 		info, err := kernelhost.Start(ctx, p, token, true)
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, noHost(ctx, err)
 		}
 		up := &kernelhost.Host{Place: p, Info: info, Token: token}
 		if info.Existing {

@@ -47,6 +47,8 @@ func serveBackend(name string) {
 	switch name {
 	case "runner":
 		sdk.Serve(newRunner())
+	case "hostless":
+		sdk.Serve(newHostless())
 	case "relay":
 		sdk.Serve(noSocket{local.New()})
 	default:

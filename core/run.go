@@ -137,6 +137,9 @@ func (r *run) inPool(ctx context.Context) (cell.Result, error) {
 	}
 	opt := pool.LendOptions{Owner: r.owner, Fresh: r.req.Reset}
 	k, err := e.pool.Lend(ctx, key, opt, func(ctx context.Context) (kernel.Kernel, error) { return e.startKernel(ctx, env, key, r.req.Env) })
+	if r.fallsBack(err) {
+		return r.inPoolWithout(ctx, env, key, err)
+	}
 	if err != nil {
 		return cell.Result{}, err
 	}

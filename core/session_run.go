@@ -31,6 +31,9 @@ func (r *run) inSession(ctx context.Context) (cell.Result, error) {
 	h := e.session(key)
 	if h == nil || r.plain() != nil {
 		opened, how, err := r.openSession(ctx)
+		if r.fallsBack(err) {
+			return r.inSessionWithout(ctx, err)
+		}
 		if err != nil {
 			return cell.Result{}, err
 		}

@@ -21,18 +21,20 @@ type fakeHost struct {
 	denied error                                // what Connect fails with
 	left   func(id string) (cell.Fields, error) // what Recover answers; nil: there is no journal
 
-	mu      sync.Mutex
-	dead    bool
-	conns   []net.Conn
-	dials   int
-	submits []string // ids, in order of arrival
-	follows []cell.Fields
-	answers []cell.Fields // to tool calls
-	cells   map[string]*fakeCell
-	cut     func(sent int) bool // asked before each output frame of a cell; true closes the connection instead
-	sent    int
-	done    chan struct{}
-	wg      sync.WaitGroup
+	mu       sync.Mutex
+	dead     bool
+	conns    []net.Conn
+	dials    int
+	submits  []string // ids, in order of arrival
+	follows  []cell.Fields
+	answers  []cell.Fields // to tool calls
+	cells    map[string]*fakeCell
+	cut      func(sent int) bool // asked before each output frame of a cell; true closes the connection instead
+	sent     int
+	swallows int // submits that get lost with their connection
+	revokes  int
+	done     chan struct{}
+	wg       sync.WaitGroup
 }
 
 // fakeCell ends when it is told to; its output is there from the start.
@@ -146,12 +148,25 @@ func (h *fakeHost) handle(conn net.Conn, msg cell.Fields) bool {
 		}
 		h.mu.Unlock()
 		h.send(conn, cell.Fields{"t": "state", "req": msg.Int("req"), "state": state})
+	case "revoke":
+		state := "running"
+		h.mu.Lock()
+		if len(h.submits) == 0 {
+			state = "revoked"
+		}
+		h.revokes++
+		h.mu.Unlock()
+		h.send(conn, cell.Fields{"t": "ok", "req": msg.Int("req"), "state": state})
 	case "kill":
 		h.send(conn, cell.Fields{"t": "error", "req": msg.Int("req"), "code": "not_found", "msg": "no kernel " + msg.Text("kernel")})
 	case "cancel":
 		h.send(conn, cell.Fields{"t": "ok", "req": msg.Int("req")})
 		asked.end <- cell.Fields{"outcome": "interrupted"}
 	case "submit":
+		if h.swallows > 0 {
+			h.swallows--
+			return false
+		}
 		h.mu.Lock()
 		h.submits = append(h.submits, msg.Text("cell"))
 		h.mu.Unlock()

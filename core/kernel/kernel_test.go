@@ -162,6 +162,33 @@ func TestACellThatADeadHostDidNotTakeWasNeverSent(t *testing.T) {
 	}
 }
 
+// A cell that could not be followed although its host is there is asked for in another way: it must not run later, when nobody expects it any more.
+func TestACellThatCannotBeFollowedIsRevoked(t *testing.T) {
+	fake := newFakeHost(t)
+	fake.swallows = mostFutile + 1
+	end, _, err := runFake(t.Context(), fake.conn(t))
+	if err != nil || end.Text("outcome") != "refused" || end.Text("reason") != "no_kernel" || !end.Flag("kernel_alive") {
+		t.Errorf("end %v, error %v, want refused by a kernel that is there", end, err)
+	}
+	if len(fake.submits) != 0 || fake.revokes != 1 {
+		t.Errorf("%d submits, %d revokes, want one revoke", len(fake.submits), fake.revokes)
+	}
+}
+
+// One that runs is followed after all.
+func TestACellThatCannotBeRevokedIsFollowed(t *testing.T) {
+	fake := newFakeHost(t)
+	fake.cell("c", "text").end <- cell.Fields{"outcome": "ok"}
+	fake.cut = func(sent int) bool { return sent <= mostFutile+1 }
+	end, out, err := runFake(t.Context(), fake.conn(t))
+	if err != nil || end.Text("outcome") != "ok" || out != "text" {
+		t.Errorf("end %v, output %q, error %v", end, out, err)
+	}
+	if len(fake.submits) != 1 || fake.revokes != 1 {
+		t.Errorf("%d submits, %d revokes, want one of each", len(fake.submits), fake.revokes)
+	}
+}
+
 // A tool call is answered while the cell waits for it, and is nothing that the sink has to know.
 func TestAToolCallIsAnsweredBeforeTheCellGoesOn(t *testing.T) {
 	fake := newFakeHost(t)

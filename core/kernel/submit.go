@@ -30,10 +30,17 @@ type cellRun struct {
 
 func (r *cellRun) run(ctx context.Context) (cell.Fields, error) {
 	end, err := r.toTheEnd(ctx)
-	if err != nil && r.sent && IsGone(err) {
+	switch {
+	case err == nil || !r.sent:
+		return end, err
+	case IsGone(err):
 		return r.recover(ctx, err)
 	}
-	return end, err
+	if r.stream != nil {
+		r.stream.drop()
+		r.stream = nil
+	}
+	return r.settle(ctx, err)
 }
 
 // toTheEnd follows the cell as long as its host is there.

@@ -3903,6 +3903,147 @@ class Call:
                 self._send({"t": "seen", "ch": output["ch"], "out": at[1], "err": at[2]})
 
 
+class Once:
+    """The once command: one cell in a fresh kernel and nothing that stays, for an environment in which no kernel host can be had."""
+
+    def __init__(self, config: dict):
+        self.config = config
+        self.totals = [0, 0, 0]
+        self.pipes: dict = {}  # our end → number of the stream
+        self.poll = select.poll()
+        self.end: dict | None = None  # what the kernel says
+        self.status: int | None = None  # of the kernel that ended
+        self.why = ""  # it is being stopped: timeout, interrupt
+        self.deadline = 0.0  # when it goes on to be stopped
+
+    def run(self) -> None:
+        """Runs the cell, says everything in frames on standard output, and ends with everything that the cell left."""
+        close_inherited()
+        limits, prctl = Limits(), Prctl()
+        prctl(Prctl.SUBREAPER, 1)
+        lifeline, self.held = os.pipe()
+        self.pid, handover = Nursery(None, lifeline, prctl, limits)._fork()
+        os.close(lifeline)
+        self._watch_signals()
+        ours, theirs = socket.socketpair()
+        null = os.open(os.devnull, os.O_RDWR)
+        handover.send({"lang": self.config["lang"]}, (theirs.fileno(), null))
+        handover.sock.close()
+        theirs.close()
+        self.control = Channel(ours)
+        self.poll.register(self.control, select.POLLIN)
+        try:
+            self._prepare()
+            self._serve()
+        finally:
+            kill_quietly(self.pid, signal.SIGKILL, group=True)
+            bury(-1)
+        os._exit(0)
+
+    def _watch_signals(self) -> None:
+        self.wake, writer = os.pipe()
+        os.set_blocking(self.wake, False)
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+            signal.signal(number, lambda *_: None)
+        self.poll.register(self.wake, select.POLLIN)
+
+    def _prepare(self) -> None:
+        directory = self.config.get("dir") or os.path.expanduser("~")
+        self.control.send({"t": "init", "env": self.config.get("env") or {}, "dir": directory})
+        try:
+            message, _ = self.control.wait()
+        except (EOFError, OSError):
+            message = {"t": "failed", "msg": "the interpreter died while it started"}
+        if message["t"] != "ready":
+            bury(-1)
+            fail("not_found", message["msg"], "")
+
+    def _serve(self) -> None:
+        out_reader, out, err_reader, err = two_pipes()
+        self.pipes = {out_reader: 1, err_reader: 2}
+        for fd in self.pipes:
+            os.set_blocking(fd, False)
+            self.poll.register(fd, select.POLLIN)
+        write_all(1, b"hermes-once\n" + frame({"t": "started", "ch": 1, "pid": self.pid}))
+        began = time.monotonic()
+        if self.config.get("timeout_ms"):
+            self.deadline = began + self.config["timeout_ms"] / 1000
+        self.control.send({"t": "cell", "n": 1, "code": self.config["code"], "last": True}, (out, err))
+        os.close(out)
+        os.close(err)
+        while self.end is None and self.status is None:
+            self._wait()
+        for fd in list(self.pipes):
+            self._pass_on(fd, CHUNK * 2)
+        result = self._result()
+        result.update(t="end", ch=1, ms=(time.monotonic() - began) * 1000, out=self.totals[1], err=self.totals[2], cells=1)
+        write_all(1, frame(result))
+
+    def _wait(self) -> None:
+        left = None if not self.deadline else max(0.0, self.deadline - time.monotonic()) * 1000
+        for fd, _ in self.poll.poll(left):
+            if fd in self.pipes:
+                self._pass_on(fd, CHUNK)
+            elif fd == self.wake:
+                self._on_signals()
+            elif not self.control.receive():
+                self.poll.unregister(self.control)
+            else:
+                self.end = next((m for m, _ in iter(self.control.next, None) if m.get("t") == "end" and m.get("n") == 1), None)
+        if self.deadline and time.monotonic() >= self.deadline and self.end is None:
+            self._stop("timeout")
+
+    def _on_signals(self) -> None:
+        try:
+            numbers = os.read(self.wake, 4096)
+        except BlockingIOError:
+            return
+        if set(numbers) & {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}:
+            self._stop("interrupt")
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        if pid:
+            self.status = status
+
+    def _stop(self, why: str) -> None:
+        """The ladder: SIGINT, then KILL; quicker than the one above us, which ends us both."""
+        if self.why:
+            kill_quietly(self.pid, signal.SIGKILL, group=True)
+            self.deadline = 0.0
+        else:
+            self.why = why
+            kill_quietly(self.pid, signal.SIGINT, group=True)
+            self.deadline = time.monotonic() + (GRACE if why == "timeout" else GRACE / 2)
+
+    def _pass_on(self, fd: int, most: int) -> None:
+        number = self.pipes[fd]
+        while most > 0:
+            try:
+                data = os.read(fd, CHUNK)
+            except BlockingIOError:
+                return
+            if not data:
+                self.poll.unregister(fd)
+                os.close(fd)
+                del self.pipes[fd]
+                return
+            write_all(1, output_header(1, number, self.totals[number], len(data)) + data)
+            self.totals[number] += len(data)
+            most -= len(data)
+
+    def _result(self) -> dict:
+        stopped = {"timeout": "timeout", "interrupt": "interrupted"}.get(self.why)
+        if self.end is not None:
+            error = self.end.get("error") or {}
+            code = error.pop("status", None)
+            return {"outcome": stopped or self.end["outcome"], "value": self.end.get("value"), "error": error or None, "exit_code": code}
+        if os.WIFSIGNALED(self.status):
+            name = signal_name(os.WTERMSIG(self.status))
+            return {"outcome": stopped or "lost", "signal": name, "msg": "" if stopped else "the interpreter was killed by " + name}
+        return {"outcome": stopped or "exit", "exit_code": os.WEXITSTATUS(self.status)}
+
+
 def main(args: list, config_size: int) -> None:
     """Runs one of the commands. The loader calls it."""
     try:
@@ -3914,6 +4055,8 @@ def main(args: list, config_size: int) -> None:
             Call(read_config(config_size)).run()
         elif args == ["recover"]:
             Recovery(read_config(config_size)).run()
-        fail("invalid", "usage: hermes-kernel-host start|relay|call|recover", "")
+        elif args == ["once"]:
+            Once(read_config(config_size)).run()
+        fail("invalid", "usage: hermes-kernel-host start|relay|call|recover|once", "")
     except (OSError, Malformed, KeyError, TypeError) as e:
         give_up(e, "invalid")

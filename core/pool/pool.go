@@ -16,6 +16,8 @@ const (
 	Idle    = "idle"    // its kernel ran nothing for too long
 	Died    = "died"
 	Reset   = "reset" // its owner asked for a fresh kernel
+	// Fallback is for Lose: its last cell ran without a kernel, which could not be had.
+	Fallback = "fallback"
 )
 
 // Key says which kernel serves a cell: equal keys, the same kernel.
@@ -213,10 +215,11 @@ func (p *Pool) Dead(ref kernel.Kernel) {
 
 // Lose takes out the kernel of key, if there is one, and returns when it has ended or ctx is done; then it ends all the same. In any case the
 // next lease of key says reason: what ran beside the kernel has changed the owner's state where no kernel can see it.
-func (p *Pool) Lose(ctx context.Context, key Key, reason string) error {
+// before is the reason that nobody has told until now; it is the caller's to tell.
+func (p *Pool) Lose(ctx context.Context, key Key, reason string) (before string, err error) {
 	var gone []<-chan struct{}
-	p.update(func(s *poolState) { gone = s.lose(key, reason) })
-	return waitAll(ctx, gone)
+	p.update(func(s *poolState) { gone, before = s.lose(key, reason) })
+	return before, waitAll(ctx, gone)
 }
 
 // CloseOwner ends the kernels of an owner, whatever they run, and no others, forgets what it has lost, and lends it none from then on. It returns

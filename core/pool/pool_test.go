@@ -282,7 +282,7 @@ func TestOneKernelOfAKeyAfterTheOther(t *testing.T) {
 		"lost": func(t *testing.T, p *testPool) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
-			if err := p.Lose(ctx, Key{Owner: "a"}, "fallback"); !errors.Is(err, context.DeadlineExceeded) {
+			if _, err := p.Lose(ctx, Key{Owner: "a"}, "fallback"); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("Lose did not wait: %v", err)
 			}
 		},
@@ -438,13 +438,13 @@ func TestTheReasonOfTheCellThatKnows(t *testing.T) {
 func TestLoseIsToldWithoutAKernel(t *testing.T) {
 	bubble(t, 0, 0, func(t *testing.T, p *testPool) {
 		for range 2 {
-			if err := p.Lose(t.Context(), Key{Owner: "a"}, "fallback"); err != nil {
+			if _, err := p.Lose(t.Context(), Key{Owner: "a"}, "fallback"); err != nil {
 				t.Error(err)
 			}
 		}
 		wantLost(t, p.use(t, "a"), "fallback")
 		wantLost(t, p.use(t, "a"), "")
-		if err := p.Lose(t.Context(), Key{Owner: "a"}, "fallback"); err != nil {
+		if _, err := p.Lose(t.Context(), Key{Owner: "a"}, "fallback"); err != nil {
 			t.Error(err)
 		}
 		if diff := cmp.Diff([]string{"k1"}, p.gone()); diff != "" { // when Lose returns, not some time later
@@ -565,7 +565,7 @@ func TestAClosedPoolLendsNothing(t *testing.T) {
 		p.Ran(l)
 		p.Forget(l, Died)
 		p.GiveBack(l, false)
-		if err := p.Lose(t.Context(), Key{}, "fallback"); err != nil {
+		if _, err := p.Lose(t.Context(), Key{}, "fallback"); err != nil {
 			t.Error(err)
 		}
 		p.wantEnded(t, "k3") // the others end with their hosts

@@ -162,7 +162,7 @@ func (w *world) do(ctx context.Context, s step) {
 		w.mu.Lock()
 		w.losses[key]++
 		w.mu.Unlock()
-		_ = w.pool.Lose(ctx, key, "fallback")
+		_, _ = w.pool.Lose(ctx, key, "fallback")
 	case "close":
 		w.mu.Lock()
 		o := w.own[s.Key]

@@ -326,16 +326,17 @@ func (s *poolState) find(ref kernel.Kernel) *held {
 	return nil
 }
 
-func (s *poolState) lose(key Key, reason string) (gone []<-chan struct{}) {
+func (s *poolState) lose(key Key, reason string) (gone []<-chan struct{}, before string) {
 	if s.closed {
-		return nil
+		return nil, ""
 	}
+	before = s.lost.take(key)
 	s.lost.note(key, reason)
 	if k := s.newest[key]; k != nil {
 		s.remove(k, "")
 		gone = append(gone, k.gone)
 	}
-	return gone
+	return gone, before
 }
 
 func (s *poolState) closeOwner(o *Owner) (gone []<-chan struct{}) {
