@@ -42,12 +42,16 @@ func (r *run) fallsBack(err error) bool {
 // fallback runs the cell once in a fresh interpreter. Its kernel, if it had one, has ended with its host; what the cell leaves behind is lost, which
 // the next result says.
 func (r *run) fallback(ctx context.Context, env *environment, interpreter, dir string, why error) (cell.Result, error) {
-	r.out.Note(fmt.Sprintf("no kernel can be had: %v; the cell runs in an interpreter of its own, and leaves no variables behind", why))
 	place := env.place
 	place.Interpreter = interpreter
 	one := kernelhost.OneCell{Language: r.req.Language, Code: r.req.Code, Dir: dir, Env: r.req.Env, Timeout: r.req.Timeout}
 	begun := time.Now()
-	end, err := place.Once(ctx, one, r.out.Take)
+	end, err := place.Once(ctx, one, func(f cell.Frame) {
+		if f.Msg.Text("t") == "started" {
+			r.out.Note(fmt.Sprintf("%v; the cell runs alone, in an interpreter of its own, and leaves no variables behind", why))
+		}
+		r.out.Take(f)
+	})
 	res := cell.Result{
 		Cell:   cell.Cell{ID: r.req.ID},
 		Kernel: cell.Kernel{Session: r.req.Session, Environment: env.name, Language: r.req.Language, Fallback: true},
@@ -56,8 +60,11 @@ func (r *run) fallback(ctx context.Context, env *environment, interpreter, dir s
 	case err == nil:
 		fold(&res.Cell, end)
 		res.Kernel.Cells = 1
+	case errors.Is(err, sdk.ErrNotFound): // its directory, which a kernel would not find, either
+		return cell.Result{}, err
 	case sdk.AsError(err, sdk.MayHaveRun).Delivery == sdk.NotStarted:
-		return cell.Result{}, errors.Join(why, err)
+		r.engine.log.Debug("run a cell without a kernel", "error", err)
+		return cell.Result{}, why
 	default:
 		res.Cell.Outcome, res.Cell.Reason = cell.OutcomeUnknown, err.Error()
 		res.Cell.DurationMS = float64(time.Since(begun).Microseconds()) / 1000

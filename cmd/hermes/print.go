@@ -162,9 +162,6 @@ func (p *textPrinter) kernelNotes(k cell.Kernel) {
 	if k.StateLost {
 		p.notef("note: the variables of earlier cells are gone (%s); this cell ran in a fresh kernel", k.StateLostReason)
 	}
-	if k.Fallback {
-		p.notef("note: no kernel could be had; the cell ran alone, in a fresh interpreter")
-	}
 }
 
 // outcomeSentence says how a cell ended that did not come to its own end.

@@ -3955,7 +3955,8 @@ class Once:
         try:
             message, _ = self.control.wait()
         except (EOFError, OSError):
-            message = {"t": "failed", "msg": "the interpreter died while it started"}
+            bury(-1)
+            fail("internal", "the interpreter died while it started", "")
         if message["t"] != "ready":
             bury(-1)
             fail("not_found", message["msg"], "")

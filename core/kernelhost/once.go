@@ -47,6 +47,8 @@ func (p *Place) Once(ctx context.Context, c OneCell, sink func(cell.Frame)) (cel
 		return nil, err
 	case execErr != nil && sdk.AsError(execErr, sdk.MayHaveRun).Delivery == sdk.NotStarted:
 		return nil, execErr
+	case execErr == nil && !begun:
+		return nil, sdk.Errorf(sdk.CodeInternal, sdk.NotStarted, "%s: run a cell by one command: %s ended (%s) without an answer%s", p.Label(), p.Interpreter, status, quoteOutput(stderr.String()))
 	case execErr != nil:
 		return nil, sdk.Errorf(sdk.CodeInternal, sdk.MayHaveRun, "%s: run a cell by one command: %w", p.Label(), execErr)
 	}
