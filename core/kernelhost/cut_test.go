@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -106,4 +107,69 @@ func TestAConnectionToARealHostIsCutAtEveryByte(t *testing.T) {
 	if got := strings.Fields(string(data)); err != nil || strings.Join(got, " ") != strings.Join(ids, " ") {
 		t.Errorf("%d cells ran %d times (%v): %v", len(ids), len(got), err, got)
 	}
+}
+
+// cuttable is a kernel host whose connection can be cut.
+type cuttable struct {
+	*Host
+	mu   sync.Mutex
+	conn io.Closer
+}
+
+func (c *cuttable) Connect(ctx context.Context, hello cell.Fields) (io.ReadWriteCloser, cell.Fields, error) {
+	conn, welcome, err := c.Host.Connect(ctx, hello)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.conn = conn
+	return conn, welcome, err
+}
+
+func (c *cuttable) cut() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_ = c.conn.Close()
+}
+
+// BenchmarkReconnect is the time from a cut connection to the next output of a cell that prints all the time.
+func BenchmarkReconnect(b *testing.B) {
+	ctx, cancel := context.WithCancel(b.Context())
+	defer cancel()
+	env, err := local.New().Open(ctx, sdk.OpenRequest{ID: b.Name(), Target: "local:"})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = env.Close(context.Background()) }()
+	p := &Place{Name: "local:", Env: env, Caps: []sdk.Capability{sdk.CapSocket, sdk.CapStdin, sdk.CapStream}, Interpreter: "python3"}
+	c := &cuttable{Host: &Host{Place: p, Token: NewToken()}}
+	if c.Info, err = Start(ctx, p, c.Token, false); err != nil {
+		b.Fatal(err)
+	}
+	owner := kernel.NewHost(c, kernel.Identity{Incarnation: c.Info.Incarnation})
+	defer owner.Close(context.Background())
+	opened, err := owner.Open(ctx, kernel.OpenRequest{Language: cell.Python})
+	if err != nil {
+		b.Fatal(err)
+	}
+	came := make(chan int64)
+	var wg sync.WaitGroup
+	wg.Go(func() { // ends when the cell is cancelled
+		code := "import time\nwhile True:\n    print('x', flush=True)\n    time.sleep(0.001)"
+		sub := kernel.Submission{ID: "c", Language: cell.Python, Code: code}
+		_, _ = opened.Kernel.Run(ctx, sub, noTools{}, func(f cell.Frame) {
+			select {
+			case came <- f.Offset:
+			case <-ctx.Done():
+			}
+		})
+	})
+	for range 3 {
+		<-came
+	}
+	for b.Loop() {
+		c.cut()
+		<-came // it was on its way to us, perhaps
+		<-came
+	}
+	cancel()
+	wg.Wait()
 }

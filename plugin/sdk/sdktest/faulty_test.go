@@ -206,7 +206,7 @@ func TestFaultsOfACommandsStreams(t *testing.T) {
 
 // listen serves a socket that answers each chunk with the same in capitals.
 func listen(t *testing.T) (path string) {
-	dir, err := os.MkdirTemp("", "f") // a short path
+	dir, err := os.MkdirTemp("", "f") //nolint:usetesting // a socket's path must be short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -431,7 +431,8 @@ func TestCloseEndsWhatHangs(t *testing.T) {
 				t.Errorf("close: %v", err)
 			}
 			select {
-			case <-ended:
+			case err := <-ended:
+				t.Logf("it ended: %v", err)
 			case <-time.After(10 * time.Second):
 				t.Error("it still hangs")
 			}
