@@ -83,7 +83,7 @@ func TestALinkLosesNothingAndRepeatsNothing(t *testing.T) {
 		opens := rapid.IntRange(0, 40).Draw(t, "opens")
 		sizes := rapid.SliceOfN(rapid.IntRange(0, 300), 0, 6).Draw(t, "cells")
 		for i, size := range sizes {
-			host.outputs[fmt.Sprint("c", i)] = bytes.Repeat([]byte(fmt.Sprintf("<%d>", i)), size)[:size]
+			host.outputs[fmt.Sprint("c", i)] = bytes.Repeat(fmt.Appendf(nil, "<%d>", i), size)[:size]
 		}
 		playModel(t, host, opens, len(sizes))
 	})
