@@ -89,8 +89,9 @@ type fate struct {
 
 // modelHost is a kernel host of numbered links, made from the same numbers. Its cells are done at once: their output is there.
 type modelHost struct {
-	fates []fate // of the connections, one after the other; those that follow do not break
-	wg    sync.WaitGroup
+	forgets bool   // no link goes on
+	fates   []fate // of the connections, one after the other; those that follow do not break
+	wg      sync.WaitGroup
 
 	mu      sync.Mutex
 	links   map[string]*modelLink
@@ -135,6 +136,12 @@ func (h *modelHost) Connect(_ context.Context, hello cell.Fields) (io.ReadWriteC
 
 	name := string(hello.Bytes("link"))
 	link := h.links[name]
+	heard := hello.Int("heard")
+	if link != nil && h.forgets {
+		_ = link.conn.Close()
+		link.conn = nil // what it still brings is not read
+		link, heard = nil, 0
+	}
 	resumed := link != nil
 	if link == nil {
 		link = &modelLink{chs: map[int64]*modelFollower{}, listens: true}
@@ -144,7 +151,7 @@ func (h *modelHost) Connect(_ context.Context, hello cell.Fields) (io.ReadWriteC
 		link.listens = link.numbers.sent == 0
 	}
 	link.conn = there
-	again, err := link.numbers.resume(hello.Int("heard"))
+	again, err := link.numbers.resume(heard)
 	if err != nil {
 		return nil, nil, err
 	}

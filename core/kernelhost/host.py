@@ -2611,6 +2611,7 @@ class Wire:
             self.send(welcome)
         else:
             self.client, resumed = self.host.link(link, heard)
+            heard = heard if resumed else 0
             self.send({**welcome, "resumed": resumed, "heard": self.client.numbers.heard})
         self.stage = self.client.on_message
         self.client.connected(self, heard)
