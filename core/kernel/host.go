@@ -252,7 +252,7 @@ func (h *Host) Close(ctx context.Context) {
 	}
 	h.link.leave()
 	h.link.flush()
-	if !h.id.Detached {
+	if !h.id.Detached && h.link.broken() == nil { // nobody is there to be asked, else
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), GiveUpAfter)
 		defer cancel()
 		if _, err := h.link.request(ctx, cell.Fields{"t": "shutdown"}); err == nil {

@@ -67,8 +67,9 @@ type callConn struct {
 	w      *io.PipeWriter
 	wg     sync.WaitGroup
 
-	mu    sync.Mutex // one frame at a time into w
-	cells map[uint32]*calledCell
+	mu     sync.Mutex // one frame at a time into w
+	closed bool       // no command may start
+	cells  map[uint32]*calledCell
 }
 
 // calledCell is a cell that some command submitted and none has seen end.
@@ -107,10 +108,13 @@ func (c *callConn) Write(b []byte) (int, error) {
 		_, err := c.w.Write(cell.EncodeMessage(cell.Fields{"t": "pong"})) // the next command will tell whether the host is there
 		return len(b), err
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed { // Close may be waiting already, and would miss another command
+		return 0, net.ErrClosed
+	}
 	if kind == "submit" || kind == "follow" {
-		c.mu.Lock()
 		c.cells[uint32(f.Msg.Int("ch"))] = &calledCell{id: f.Msg.Text("cell"), out: f.Msg.Int("out"), err: f.Msg.Int("err")}
-		c.mu.Unlock()
 	}
 	frames := bytes.Clone(b)
 	c.wg.Go(func() { // ends with the command; Close waits for it
@@ -232,6 +236,9 @@ func (c *callConn) Close() error {
 	c.cancel()
 	_ = c.w.CloseWithError(net.ErrClosed)
 	_ = c.r.CloseWithError(net.ErrClosed)
+	c.mu.Lock() // the pipe is closed, so nobody keeps it
+	c.closed = true
+	c.mu.Unlock()
 	c.wg.Wait()
 	return nil
 }
