@@ -146,10 +146,6 @@ var known = []struct{ cases, problem, why string }{
 		`/hang$`, `does not say so`,
 		"the cell after one that is unknown does not say state_lost, though the kernel that may have run it is given up",
 	},
-	{
-		`^faulty-runner.* call .*/hang`, `^cell \d took|^the last cell|unknown|another kernel|was not up|does not say so`,
-		"a call that hangs is waited for without a bound, or for openTimeout",
-	},
 }
 
 // campaignEffects are what goes wrong at each step.

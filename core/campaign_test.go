@@ -121,7 +121,7 @@ func (r report) fired() int {
 const (
 	longestCell  = 60 * time.Second
 	longestClose = 45 * time.Second
-	leaveWithin  = 25 * time.Second // a kernel host that nobody came to stays for 10 s
+	leaveWithin  = 60 * time.Second // a kernel host that nobody came to stays for 10 s; where a connection is there only while a command is, for 40 s
 )
 
 var trials atomic.Int64

@@ -15,6 +15,8 @@ import (
 const (
 	// openTimeout is how long a kernel may take to be up.
 	openTimeout = 60 * time.Second
+	// requestTimeout is how long anything that a host is asked may take. It is enough for asking again when a command that carries the request hangs.
+	requestTimeout = 60 * time.Second
 	// hostGrace is the kernel host's time between SIGINT and KILL.
 	hostGrace = 2 * time.Second
 	// reconnectFor is how long a broken connection to a kernel host is mended before its cells are given up.
@@ -142,8 +144,10 @@ func persist(ctx context.Context, try func(context.Context) error) error {
 	}
 }
 
-// request sends one request, over a new connection if the old one is broken. Requests are idempotent.
+// request sends one request, over a new connection if the old one is broken. It is bounded, also when ctx has no deadline. Requests are idempotent.
 func (h *Host) request(ctx context.Context, msg cell.Fields) (cell.Fields, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, fmt.Errorf("the kernel host did not answer within %s", requestTimeout))
+	defer cancel()
 	for attempt := 0; ; attempt++ {
 		l, err := h.connect(ctx)
 		if err != nil {

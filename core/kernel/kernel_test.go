@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -229,4 +231,36 @@ func TestAClosedConversationIsOver(t *testing.T) {
 	if err := h.Reach(t.Context()); !IsGone(err) {
 		t.Errorf("got %v, want one that is gone", err)
 	}
+}
+
+// dumb is a host that lives and never answers.
+type dumb struct{ fakeHost }
+
+func (*dumb) Connect(context.Context, cell.Fields) (io.ReadWriteCloser, cell.Fields, error) {
+	here, there := net.Pipe()
+	go func() { // ends with the connection
+		for {
+			f, err := cell.ReadFrame(there, cell.MaxFrame)
+			if err != nil {
+				return
+			}
+			if f.Msg.Text("t") == "ping" {
+				_, _ = there.Write(cell.EncodeMessage(cell.Fields{"t": "pong"}))
+			}
+		}
+	}()
+	return here, cell.Fields{"inc": "inc-1"}, nil
+}
+
+func TestAHostThatNeverAnswersIsNotWaitedForForGood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := NewHost(&dumb{}, Identity{Incarnation: "inc-1", Detached: true})
+		defer h.Close(t.Context())
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour) // should there be no bound
+		defer cancel()
+		begun := time.Now()
+		if _, err := h.List(ctx); err == nil || ctx.Err() != nil {
+			t.Errorf("after %s: %v", time.Since(begun), err)
+		}
+	})
 }

@@ -54,11 +54,17 @@ func (p *Place) ways() []attachFunc {
 	if p.Can(sdk.CapSocket) {
 		ways = append(ways, (*Host).attachSocket)
 	}
-	if p.Can(sdk.CapStdin) && p.Can(sdk.CapStream) {
+	if p.relays() {
 		return append(ways, (*Host).attachRelay)
 	}
 	return append(ways, (*Host).attachCalls)
 }
+
+// relays says whether a command can carry a connection.
+func (p *Place) relays() bool { return p.Can(sdk.CapStdin) && p.Can(sdk.CapStream) }
+
+// calls says whether a connection is there only while a command is.
+func (p *Place) calls() bool { return !p.Can(sdk.CapSocket) && !p.relays() }
 
 func (h *Host) attachSocket(ctx context.Context, hello cell.Fields) (io.ReadWriteCloser, cell.Fields, error) {
 	dialer, ok := h.Place.Env.(sdk.Dialer)

@@ -3,7 +3,10 @@ package kernelhost
 import (
 	"errors"
 	"net"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/hermes-framework/hermes/core/cell"
 	"github.com/hermes-framework/hermes/plugin/sdk"
@@ -29,5 +32,37 @@ func TestAClosedCallConnectionStartsNoCommand(t *testing.T) {
 	conn.wg.Wait() // of those that should not be there
 	if env.execs != 0 {
 		t.Errorf("%d commands were started", env.execs)
+	}
+}
+
+// A command that hangs breaks the connection, so that what was asked is asked again.
+func TestACallThatHangsBreaksTheConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn := newCallConn(t.Context(), callPlace(hangs{}), Info{}, NewToken())
+		defer func() { _ = conn.Close() }()
+		begun := time.Now()
+		if _, err := conn.Write(cell.EncodeMessage(cell.Fields{"t": "list", "req": int64(1)})); err != nil {
+			t.Fatal(err)
+		}
+		stop := time.AfterFunc(time.Hour, func() { _ = conn.Close() })
+		defer stop.Stop()
+		_, err := conn.Read(make([]byte, 1))
+		if took := time.Since(begun); !errors.Is(err, sdk.ErrUnavailable) || took != callTimeout {
+			t.Errorf("after %s: %v; want ErrUnavailable after %s", took, err, callTimeout)
+		}
+	})
+}
+
+// A command that ends without the answer does so, too: nobody brings it later.
+func TestACallWithoutAnAnswerBreaksTheConnection(t *testing.T) {
+	conn := newCallConn(t.Context(), callPlace(&scripted{stdout: "hermes-call\n"}), Info{}, NewToken())
+	defer func() { _ = conn.Close() }()
+	if _, err := conn.Write(cell.EncodeMessage(cell.Fields{"t": "list", "req": int64(1)})); err != nil {
+		t.Fatal(err)
+	}
+	stop := time.AfterFunc(10*time.Second, func() { _ = conn.Close() })
+	defer stop.Stop()
+	if _, err := conn.Read(make([]byte, 1)); err == nil || !strings.Contains(err.Error(), "before the host had answered") {
+		t.Errorf("got %v", err)
 	}
 }
