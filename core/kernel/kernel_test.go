@@ -48,6 +48,26 @@ func TestACellRunsOnceHoweverOftenTheConnectionBreaks(t *testing.T) {
 	}
 }
 
+// What cannot be understood breaks the connection, and the host is asked over another one. That has an end, should it say nothing else.
+func TestRubbishFromTheHostIsNotTheEndOfACell(t *testing.T) {
+	for _, always := range []bool{false, true} {
+		fake := newFakeHost(t)
+		fake.cell("c", "abc").end <- cell.Fields{"outcome": "ok"}
+		fake.rubbish = []byte{0, 0, 0, 2, 'X', 'Y'}
+		fake.cut = func(sent int) bool { return sent == 2 || always && sent > 2 }
+		end, out, err := runFake(t.Context(), fake.conn(t))
+		if !always && (err != nil || end.Text("outcome") != "ok" || out != "abc") {
+			t.Errorf("once: end %v, output %q, error %v", end, out, err)
+		}
+		if always && (!errors.Is(err, cell.ErrMalformed) || fake.dials < mostFutile) {
+			t.Errorf("always: error %v after %d connections", err, fake.dials)
+		}
+		if len(fake.submits) != 1 {
+			t.Errorf("submitted %d times", len(fake.submits))
+		}
+	}
+}
+
 func TestACellWhoseHostIsGoneIsUnknown(t *testing.T) {
 	fake := newFakeHost(t)
 	fake.cell("c", "abc")
