@@ -34,6 +34,7 @@ var hostSum = func() string {
 const (
 	startTimeout  = 60 * time.Second
 	attachTimeout = 20 * time.Second
+	wayTimeout    = 4 * time.Second // of attaching by one way when there is another; a host that nobody comes to leaves after 10 s
 	pollTimeout   = 20 * time.Second
 	callTimeout   = pollTimeout + 10*time.Second // of a command that says nothing: it waits pollTimeout for the host by itself
 	lingerLocal   = 10 * time.Second
