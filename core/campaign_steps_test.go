@@ -127,10 +127,6 @@ func (s remoteStep) keepsState() bool {
 // known are the problems that the engine still has: what it does that the design forbids. They are logged and not failed.
 var known = []struct{ cases, problem, why string }{
 	{
-		`/(send|receive|stdin \w+|stdout \w+) (open|kernel)/`, `2 kernels were there`,
-		"an open whose answer was lost is sent again, and a kernel without a session is then there twice",
-	},
-	{
 		`/hang$`, `does not say so`,
 		"the cell after one that is unknown does not say state_lost, though the kernel that may have run it is given up",
 	},

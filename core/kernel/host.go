@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"context"
+	"crypto/rand" // the key makes a second open, should the answer get lost, the same one
 	"errors"
 	"fmt"
 	"io"
@@ -184,7 +185,7 @@ func (h *Host) Open(ctx context.Context, req OpenRequest) (Opened, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, openTimeout, fmt.Errorf("the kernel was not up after %s", openTimeout))
 	defer cancel()
 	answer, err := h.request(ctx, cell.Fields{
-		"t": "open", "session": req.Session, "owner": req.Owner, "lang": string(req.Language), "dir": req.Dir, "env": req.Env, "reset": req.Reset,
+		"t": "open", "key": rand.Text(), "session": req.Session, "owner": req.Owner, "lang": string(req.Language), "dir": req.Dir, "env": req.Env, "reset": req.Reset,
 	})
 	if err != nil {
 		return Opened{}, err
