@@ -31,8 +31,8 @@ var (
 // faultyBackends are the backends of the campaign: with a socket to dial, with commands that can be talked to, with commands that cannot.
 // Each calls itself local, as an engine gives a kernel host on another machine minutes to live without a client.
 var faultyBackends = map[string]func() sdk.Backend{
-	"faulty":        func() sdk.Backend { return sdktest.Faulty(unhurried{local.New()}) },
-	"faulty-relay":  func() sdk.Backend { return asLocal{sdktest.Faulty(noSocket{unhurried{local.New()}})} },
+	"faulty":        func() sdk.Backend { return sdktest.Faulty(local.New()) },
+	"faulty-relay":  func() sdk.Backend { return asLocal{sdktest.Faulty(noSocket{local.New()})} },
 	"faulty-runner": func() sdk.Backend { return asLocal{sdktest.Faulty(newRunner())} },
 }
 
@@ -42,29 +42,6 @@ func (b asLocal) Info(ctx context.Context) (sdk.Info, error) {
 	info, err := b.Backend.Info(ctx)
 	info.Name, info.Schemes = "local", nil
 	return info, err
-}
-
-// unhurried is the local backend with a pause before each command: a command that is stopped takes a daemon for its own that an earlier command
-// left behind within the same clock tick (10 ms), and the kernel host dies with a relay.
-type unhurried struct{ sdk.Backend }
-
-type unhurriedEnvironment struct {
-	sdk.Environment
-	sdk.Dialer
-	sdk.Files
-}
-
-func (b unhurried) Open(ctx context.Context, req sdk.OpenRequest) (sdk.Environment, error) {
-	env, err := b.Backend.Open(ctx, req)
-	if err != nil {
-		return nil, err
-	}
-	return unhurriedEnvironment{env, env.(sdk.Dialer), env.(sdk.Files)}, nil
-}
-
-func (e unhurriedEnvironment) Exec(ctx context.Context, cmd sdk.Command, stdio sdk.IO) (sdk.ExitStatus, error) {
-	time.Sleep(30 * time.Millisecond)
-	return e.Environment.Exec(ctx, cmd, stdio)
 }
 
 // trial is one engine that runs cells while something goes wrong.
@@ -121,7 +98,7 @@ func (r report) fired() int {
 const (
 	longestCell  = 60 * time.Second
 	longestClose = 45 * time.Second
-	leaveWithin  = 25 * time.Second // a kernel host that nobody came to stays for 10 s
+	leaveWithin  = 60 * time.Second // a kernel host that nobody came to stays for 10 s; where a connection is there only while a command is, for 40 s
 )
 
 var trials atomic.Int64

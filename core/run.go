@@ -13,6 +13,7 @@ import (
 	"github.com/hermes-framework/hermes/core/pool"
 	"github.com/hermes-framework/hermes/core/result"
 	"github.com/hermes-framework/hermes/core/toolrpc"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
 // Run runs one cell and returns when it has ended. emit, which may be nil, is called in the goroutine that called Run, for each event in order.
@@ -38,7 +39,7 @@ func (e *Engine) run(ctx context.Context, owner *pool.Owner, req Request, emit f
 		r.out = result.New(r.req.ID, emit, e.spills)
 		res, err := r.once(ctx)
 		if err != nil {
-			return cell.Result{}, err
+			return cell.Result{}, notRun(err)
 		}
 		if r.again(res) {
 			continue
@@ -49,6 +50,15 @@ func (e *Engine) run(ctx context.Context, owner *pool.Owner, req Request, emit f
 		r.out.Tell(cell.Event{Kind: cell.EventEnd, Result: &res})
 		return res, res.Cell.Outcome.Err(res.Cell.Reason)
 	}
+}
+
+// notRun is the error of a cell that was not submitted. Whatever became of what was to bring it there, a delivery is about the cell.
+func notRun(err error) error {
+	e := sdk.AsError(err, sdk.NotStarted)
+	if e.Delivery == sdk.NotStarted {
+		return err
+	}
+	return &sdk.Error{Code: e.Code, Delivery: sdk.NotStarted, Message: e.Message, Hint: e.Hint, Cause: err}
 }
 
 // again reports whether the cell gets a fresh kernel, and nobody its result: its kernel was gone before, so it certainly did not run.

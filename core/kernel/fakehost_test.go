@@ -30,6 +30,7 @@ type fakeHost struct {
 	answers  []cell.Fields // to tool calls
 	cells    map[string]*fakeCell
 	cut      func(sent int) bool // asked before each output frame of a cell; true closes the connection instead
+	rubbish  []byte              // sent before a connection is cut
 	sent     int
 	swallows int // submits that get lost with their connection
 	revokes  int
@@ -204,6 +205,7 @@ func (h *fakeHost) output(conn net.Conn, c *fakeCell, ch, from int64) bool {
 		cut := h.cut != nil && h.cut(h.sent)
 		h.mu.Unlock()
 		if cut {
+			_, _ = conn.Write(h.rubbish)
 			return false
 		}
 		_, _ = conn.Write(cell.EncodeFrame(cell.Frame{Channel: uint32(ch), Stream: cell.StreamOut, Offset: off, Data: c.output[off : off+1]}))

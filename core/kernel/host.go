@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"context"
+	"crypto/rand" // the key makes a second open, should the answer get lost, the same one
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +16,8 @@ import (
 const (
 	// openTimeout is how long a kernel may take to be up.
 	openTimeout = 60 * time.Second
+	// requestTimeout is how long anything that a host is asked may take. It is enough for asking again when a command that carries the request hangs.
+	requestTimeout = 60 * time.Second
 	// hostGrace is the kernel host's time between SIGINT and KILL.
 	hostGrace = 2 * time.Second
 	// reconnectFor is how long a broken connection to a kernel host is mended before its cells are given up.
@@ -142,8 +145,10 @@ func persist(ctx context.Context, try func(context.Context) error) error {
 	}
 }
 
-// request sends one request, over a new connection if the old one is broken. Requests are idempotent.
+// request sends one request, over a new connection if the old one is broken. It is bounded, also when ctx has no deadline. Requests are idempotent.
 func (h *Host) request(ctx context.Context, msg cell.Fields) (cell.Fields, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, fmt.Errorf("the kernel host did not answer within %s", requestTimeout))
+	defer cancel()
 	for attempt := 0; ; attempt++ {
 		l, err := h.connect(ctx)
 		if err != nil {
@@ -180,7 +185,7 @@ func (h *Host) Open(ctx context.Context, req OpenRequest) (Opened, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, openTimeout, fmt.Errorf("the kernel was not up after %s", openTimeout))
 	defer cancel()
 	answer, err := h.request(ctx, cell.Fields{
-		"t": "open", "session": req.Session, "owner": req.Owner, "lang": string(req.Language), "dir": req.Dir, "env": req.Env, "reset": req.Reset,
+		"t": "open", "key": rand.Text(), "session": req.Session, "owner": req.Owner, "lang": string(req.Language), "dir": req.Dir, "env": req.Env, "reset": req.Reset,
 	})
 	if err != nil {
 		return Opened{}, err
@@ -252,7 +257,7 @@ func (h *Host) Close(ctx context.Context) {
 	}
 	h.link.leave()
 	h.link.flush()
-	if !h.id.Detached {
+	if !h.id.Detached && h.link.broken() == nil { // nobody is there to be asked, else
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), GiveUpAfter)
 		defer cancel()
 		if _, err := h.link.request(ctx, cell.Fields{"t": "shutdown"}); err == nil {

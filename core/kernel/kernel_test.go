@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -42,6 +44,26 @@ func TestACellRunsOnceHoweverOftenTheConnectionBreaks(t *testing.T) {
 		}
 		if len(fake.submits) != 1 {
 			t.Errorf("cut before every byte %d: submitted %d times", every+1, len(fake.submits))
+		}
+	}
+}
+
+// What cannot be understood breaks the connection, and the host is asked over another one. That has an end, should it say nothing else.
+func TestRubbishFromTheHostIsNotTheEndOfACell(t *testing.T) {
+	for _, always := range []bool{false, true} {
+		fake := newFakeHost(t)
+		fake.cell("c", "abc").end <- cell.Fields{"outcome": "ok"}
+		fake.rubbish = []byte{0, 0, 0, 2, 'X', 'Y'}
+		fake.cut = func(sent int) bool { return sent == 2 || always && sent > 2 }
+		end, out, err := runFake(t.Context(), fake.conn(t))
+		if !always && (err != nil || end.Text("outcome") != "ok" || out != "abc") {
+			t.Errorf("once: end %v, output %q, error %v", end, out, err)
+		}
+		if always && (!errors.Is(err, cell.ErrMalformed) || fake.dials < mostFutile) {
+			t.Errorf("always: error %v after %d connections", err, fake.dials)
+		}
+		if len(fake.submits) != 1 {
+			t.Errorf("submitted %d times", len(fake.submits))
 		}
 	}
 }
@@ -256,4 +278,36 @@ func TestAClosedConversationIsOver(t *testing.T) {
 	if err := h.Reach(t.Context()); !IsGone(err) {
 		t.Errorf("got %v, want one that is gone", err)
 	}
+}
+
+// dumb is a host that lives and never answers.
+type dumb struct{ fakeHost }
+
+func (*dumb) Connect(context.Context, cell.Fields) (io.ReadWriteCloser, cell.Fields, error) {
+	here, there := net.Pipe()
+	go func() { // ends with the connection
+		for {
+			f, err := cell.ReadFrame(there, cell.MaxFrame)
+			if err != nil {
+				return
+			}
+			if f.Msg.Text("t") == "ping" {
+				_, _ = there.Write(cell.EncodeMessage(cell.Fields{"t": "pong"}))
+			}
+		}
+	}()
+	return here, cell.Fields{"inc": "inc-1"}, nil
+}
+
+func TestAHostThatNeverAnswersIsNotWaitedForForGood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := NewHost(&dumb{}, Identity{Incarnation: "inc-1", Detached: true})
+		defer h.Close(t.Context())
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour) // should there be no bound
+		defer cancel()
+		begun := time.Now()
+		if _, err := h.List(ctx); err == nil || ctx.Err() != nil {
+			t.Errorf("after %s: %v", time.Since(begun), err)
+		}
+	})
 }

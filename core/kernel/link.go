@@ -118,7 +118,7 @@ func (l *link) run(ctx context.Context, conn io.ReadWriteCloser) {
 		})
 		_ = conn.Close()
 		going.Wait() // it writes to conn
-		if over || !l.numbered || futile >= mostFutile || errors.Is(err, cell.ErrMalformed) {
+		if over || !l.numbered || futile >= mostFutile || errors.Is(err, cell.ErrMalformed) { // numbers that went wrong are begun anew, with another link
 			l.fail(err)
 			return
 		}
@@ -172,6 +172,9 @@ func (l *link) goOn(conn io.ReadWriteCloser, welcome cell.Fields) {
 	})
 	if err == nil {
 		_, err = l.write(conn, slices.Concat(frames...))
+	}
+	if errors.Is(err, cell.ErrMalformed) { // the numbers went wrong, and no other connection puts them right
+		l.fail(err)
 	}
 	if err != nil {
 		_ = conn.Close() // the runner reads it and finds out

@@ -85,7 +85,7 @@ func (r *cellRun) follow(ctx context.Context) (cell.Fields, error) {
 		if r.out+r.err > had {
 			futile = 0
 		}
-		if futile >= mostFutile || errors.Is(err, cell.ErrMalformed) {
+		if futile >= mostFutile {
 			return nil, err
 		}
 	}

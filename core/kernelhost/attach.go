@@ -20,17 +20,39 @@ func (h *Host) Connect(ctx context.Context, hello cell.Fields) (conn io.ReadWrit
 	ctx, cancel := context.WithTimeoutCause(ctx, attachTimeout, fmt.Errorf("no connection to the kernel host after %s", attachTimeout))
 	defer cancel()
 	var errs []error
-	for _, way := range h.Place.ways() {
-		conn, welcome, err := way(h, ctx, hello)
+	ways := h.Place.ways()
+	only := len(ways) == 1
+	if only {
+		ways = append(ways, ways[0]) // once more, if it hangs
+	}
+	for i, way := range ways {
+		conn, welcome, err := h.attachWithin(ctx, way, hello, i == len(ways)-1)
 		if err == nil {
 			return conn, welcome, nil
 		}
 		errs = append(errs, err)
-		if ctx.Err() != nil || errors.Is(err, sdk.ErrPermission) {
+		if ctx.Err() != nil || errors.Is(err, sdk.ErrPermission) || only && !errors.Is(err, errHangs) {
 			break
 		}
 	}
 	return nil, nil, fmt.Errorf("%s: attach to the kernel host at %s: %w", h.Place.Label(), h.Info.Socket, joined(errs))
+}
+
+// errHangs means that a way was given up for the next one.
+var errHangs = fmt.Errorf("no connection after %s", wayTimeout)
+
+// attachWithin attaches by one way. One that hangs leaves the next, if it is not the last, time enough while the host still waits for a client.
+func (h *Host) attachWithin(ctx context.Context, way attachFunc, hello cell.Fields, last bool) (io.ReadWriteCloser, cell.Fields, error) {
+	if last {
+		return way(h, ctx, hello)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, wayTimeout, errHangs)
+	defer cancel()
+	conn, welcome, err := way(h, ctx, hello)
+	if err != nil && context.Cause(ctx) == errHangs && !errors.Is(err, errHangs) {
+		err = fmt.Errorf("%w (%w)", errHangs, err)
+	}
+	return conn, welcome, err
 }
 
 // Refused is the error of a request that the host refused: nothing was started by it.
@@ -54,11 +76,17 @@ func (p *Place) ways() []attachFunc {
 	if p.Can(sdk.CapSocket) {
 		ways = append(ways, (*Host).attachSocket)
 	}
-	if p.Can(sdk.CapStdin) && p.Can(sdk.CapStream) {
+	if p.relays() {
 		return append(ways, (*Host).attachRelay)
 	}
 	return append(ways, (*Host).attachCalls)
 }
+
+// relays says whether a command can carry a connection.
+func (p *Place) relays() bool { return p.Can(sdk.CapStdin) && p.Can(sdk.CapStream) }
+
+// calls says whether a connection is there only while a command is.
+func (p *Place) calls() bool { return !p.Can(sdk.CapSocket) && !p.relays() }
 
 func (h *Host) attachSocket(ctx context.Context, hello cell.Fields) (io.ReadWriteCloser, cell.Fields, error) {
 	dialer, ok := h.Place.Env.(sdk.Dialer)

@@ -11,9 +11,11 @@ import (
 	"maps"
 	"net"
 	"sync"
+	"time"
 
 	"github.com/hermes-framework/hermes/core/cell"
 	"github.com/hermes-framework/hermes/core/lockdown"
+	"github.com/hermes-framework/hermes/plugin/sdk"
 )
 
 // attachCalls attaches by commands that each carry a few frames there and back: for backends whose commands cannot be talked to while they run.
@@ -67,8 +69,10 @@ type callConn struct {
 	w      *io.PipeWriter
 	wg     sync.WaitGroup
 
-	mu    sync.Mutex // one frame at a time into w
-	cells map[uint32]*calledCell
+	mu     sync.Mutex // one frame at a time into w
+	closed bool       // no command may start
+	cells  map[uint32]*calledCell
+	asked  map[int64]bool // the requests that have no answer yet
 }
 
 // calledCell is a cell that some command submitted and none has seen end.
@@ -82,7 +86,7 @@ func newCallConn(ctx context.Context, p *Place, info Info, token []byte) *callCo
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	r, w := io.Pipe()
 	return &callConn{
-		p: p, python: info.Executable, ctx: ctx, cancel: cancel, r: r, w: w, cells: map[uint32]*calledCell{},
+		p: p, python: info.Executable, ctx: ctx, cancel: cancel, r: r, w: w, cells: map[uint32]*calledCell{}, asked: map[int64]bool{},
 		config: cell.Fields{"sock": info.Socket, "token": token, "poll": pollTimeout.Seconds()},
 	}
 }
@@ -107,22 +111,30 @@ func (c *callConn) Write(b []byte) (int, error) {
 		_, err := c.w.Write(cell.EncodeMessage(cell.Fields{"t": "pong"})) // the next command will tell whether the host is there
 		return len(b), err
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed { // Close may be waiting already, and would miss another command
+		return 0, net.ErrClosed
+	}
 	if kind == "submit" || kind == "follow" {
-		c.mu.Lock()
 		c.cells[uint32(f.Msg.Int("ch"))] = &calledCell{id: f.Msg.Text("cell"), out: f.Msg.Int("out"), err: f.Msg.Int("err")}
-		c.mu.Unlock()
+	}
+	req := f.Msg.Int("req")
+	if req > 0 {
+		c.asked[req] = true
 	}
 	frames := bytes.Clone(b)
 	c.wg.Go(func() { // ends with the command; Close waits for it
-		if err := c.exchange(frames, uint32(f.Msg.Int("ch"))); err != nil {
+		if err := c.exchange(frames, req, uint32(f.Msg.Int("ch"))); err != nil {
 			_ = c.w.CloseWithError(err)
 		}
 	})
 	return len(b), nil
 }
 
-// exchange carries frames there and what answers them back, until the cell of channel ch (if any) has ended.
-func (c *callConn) exchange(frames []byte, ch uint32) error {
+// exchange carries frames there and what answers them back, until the cell of channel ch (if any) has ended. A request (if any) that has no answer
+// by then will not get one.
+func (c *callConn) exchange(frames []byte, req int64, ch uint32) error {
 	for {
 		if err := c.call(frames); err != nil {
 			return err
@@ -130,8 +142,13 @@ func (c *callConn) exchange(frames []byte, ch uint32) error {
 		c.mu.Lock()
 		called := c.cells[ch]
 		if called == nil || called.ended {
+			lost := c.asked[req]
 			delete(c.cells, ch)
+			delete(c.asked, req)
 			c.mu.Unlock()
+			if lost {
+				return errors.New("call the kernel host: the command ended before the host had answered")
+			}
 			return nil
 		}
 		frames = cell.EncodeMessage(cell.Fields{"t": "follow", "cell": called.id, "ch": ch, "out": called.out, "err": called.err})
@@ -151,10 +168,18 @@ func (c *callConn) call(frames []byte) error {
 		relayErr = c.deliver(bufio.NewReaderSize(out, 64<<10))
 		_ = out.CloseWithError(relayErr)
 	})
-	status, err := c.p.exec(c.ctx, loaderLaunch(c.python, "call", config, hostSource), nil, in, &stderr)
+	ctx, cancel := context.WithCancelCause(c.ctx)
+	defer cancel(nil)
+	silent := time.AfterFunc(callTimeout, func() {
+		cancel(sdk.Errorf(sdk.CodeUnavailable, sdk.MayHaveRun, "call the kernel host: the command said nothing for %s", callTimeout))
+	})
+	defer silent.Stop()
+	status, err := c.p.exec(ctx, loaderLaunch(c.python, "call", config, hostSource), nil, &heard{in, silent}, &stderr)
 	_ = in.Close()
 	wg.Wait()
 	switch {
+	case err != nil && ctx.Err() != nil:
+		return context.Cause(ctx)
 	case err != nil:
 		return err
 	case relayErr != nil && status.Code == 1: // it said why
@@ -163,6 +188,17 @@ func (c *callConn) call(frames []byte) error {
 		return fmt.Errorf("call the kernel host: %s%s", status, quoteOutput(stderr.String()))
 	}
 	return relayErr
+}
+
+// heard is the output of a command, which gets its time anew with all it says.
+type heard struct {
+	io.Writer
+	silent *time.Timer
+}
+
+func (h *heard) Write(b []byte) (int, error) {
+	h.silent.Reset(callTimeout)
+	return h.Writer.Write(b)
 }
 
 // deliver passes a command's frames on and keeps count of the cells' output.
@@ -204,6 +240,9 @@ func (c *callConn) pass(f cell.Frame) error {
 	if called := c.cells[ch]; called != nil {
 		called.count(f)
 	}
+	if f.Msg != nil {
+		delete(c.asked, f.Msg.Int("req"))
+	}
 	_, err := c.w.Write(raw)
 	return err
 }
@@ -232,6 +271,9 @@ func (c *callConn) Close() error {
 	c.cancel()
 	_ = c.w.CloseWithError(net.ErrClosed)
 	_ = c.r.CloseWithError(net.ErrClosed)
+	c.mu.Lock() // the pipe is closed, so nobody keeps it
+	c.closed = true
+	c.mu.Unlock()
 	c.wg.Wait()
 	return nil
 }

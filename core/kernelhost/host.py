@@ -2203,6 +2203,8 @@ class Kernel:
         self.id = "k" + os.urandom(6).hex()
         self.session = request.get("session", "")
         self.owner = request.get("owner", "")
+        self.opened_by = request.get("key", "")  # names the request that it was made for
+        self.lost_before = ""  # what that request was told
         self.lang = request["lang"]
         self.dir = directory
         self.env = request.get("env") or {}
@@ -2757,6 +2759,9 @@ class Client:
         env = m.get("env") or {}
         if type(env) is not dict or not all(type(v) is str and "\0" not in k + v and k and "=" not in k for k, v in env.items()):
             raise Refused("invalid", "open: env must map names to strings")
+        key = m.get("key", "")
+        if type(key) is not str or len(key) > MAX_ID:
+            raise Refused("invalid", "open: key must be a string of at most %d characters" % MAX_ID)
         self.host.open_kernel(self, m)
 
     def _state(self, m: dict) -> None:
@@ -3008,6 +3013,7 @@ class Host:
         self.facts: dict = {}
         self.kernels: dict = {}
         self.sessions: dict = {}  # (session, lang) → Kernel
+        self.opened: dict = {}  # key of an open request → the Kernel that was made for it
         self.lost: dict = {}  # (session, lang) → why its kernel is gone, until somebody was told
         self.cells: dict = {}
         self.past: OrderedDict = OrderedDict()  # id → (state, digest, kernel id) of cells that are forgotten otherwise, oldest first
@@ -3238,6 +3244,10 @@ class Host:
         kernel = self.sessions.get(key) if m["session"] else None
         if self.leaving:
             raise Refused("closed", "the kernel host is leaving")
+        again = self.opened.get(m["key"]) if m.get("key") else None
+        if again and again.state != "ending":
+            self._answer_open(client, m, again, True, again.lost_before)
+            return
         if kernel and m.get("reset") and not m.get("was_reset"):
             m["was_reset"] = True
             kernel.end("killed")
@@ -3250,11 +3260,17 @@ class Host:
             kernel = self._start_kernel(key, m)
         lost = self.lost.pop(key, "") if created else ""
         lost = "" if m.get("reset") else lost
+        if created:
+            kernel.lost_before = lost
+        self._answer_open(client, m, kernel, created, lost)
+
+    def _answer_open(self, client: Client, m: dict, kernel: Kernel, created: bool, lost: str) -> None:
+        """Answers when the kernel is ready."""
 
         def answer(failure: Refused | None) -> None:
             if failure:
                 if lost:
-                    self.lost[key] = lost
+                    self.lost[kernel.session, kernel.lang] = lost
                 client.refuse(m, failure)
                 return
             kernel.watchers.add(client)
@@ -3292,6 +3308,8 @@ class Host:
         except OSError as e:
             raise Refused("exhausted", "a kernel: %s" % explain(e)) from None
         self.kernels[kernel.id] = kernel
+        if kernel.opened_by:
+            self.opened[kernel.opened_by] = kernel
         if key[0]:
             self.sessions[key] = kernel
         if self.named:
@@ -3311,6 +3329,8 @@ class Host:
     def forget_kernel(self, kernel: Kernel, lost: str) -> None:
         """The kernel is gone; lost is what its session is told."""
         self.kernels.pop(kernel.id, None)
+        if self.opened.get(kernel.opened_by) is kernel:
+            del self.opened[kernel.opened_by]
         key = kernel.session, kernel.lang
         if self.sessions.get(key) is kernel:
             del self.sessions[key]

@@ -34,7 +34,9 @@ var hostSum = func() string {
 const (
 	startTimeout  = 60 * time.Second
 	attachTimeout = 20 * time.Second
+	wayTimeout    = 4 * time.Second // of attaching by one way when there is another; a host that nobody comes to leaves after 10 s
 	pollTimeout   = 20 * time.Second
+	callTimeout   = pollTimeout + 10*time.Second // of a command that says nothing: it waits pollTimeout for the host by itself
 	lingerLocal   = 10 * time.Second
 	lingerRemote  = 5 * time.Minute
 
@@ -95,6 +97,8 @@ func Start(ctx context.Context, p *Place, token []byte, named bool) (Info, error
 	linger := lingerLocal
 	if p.Remote {
 		linger = lingerRemote
+	} else if p.calls() {
+		linger += callTimeout // a client that waits for a command that hangs is not there
 	}
 	config := cell.Fields{"token": token, "named": named, "linger": linger.Seconds(), "idle": p.Idle.Seconds(), "engine": p.EngineDir, "remote": p.Remote, "fresh": !named}
 

@@ -124,6 +124,56 @@ func TestAWrongTokenIsNotTriedAgain(t *testing.T) {
 	}
 }
 
+// stuck is an environment whose sockets cannot be dialled, and whose dial does not say so.
+type stuck struct{ scripted }
+
+func (s *stuck) Dial(ctx context.Context, _ sdk.DialRequest) (sdk.Endpoint, error) {
+	<-ctx.Done()
+	return sdk.Endpoint{}, context.Cause(ctx)
+}
+
+// TestAWayThatHangsLeavesTimeForTheNext: the host leaves when nobody came for 10 s.
+func TestAWayThatHangsLeavesTimeForTheNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		env := &stuck{}
+		h := &Host{Place: &Place{Name: "fake:", Env: env, Caps: []sdk.Capability{sdk.CapSocket, sdk.CapStdin, sdk.CapStream}}, Token: NewToken()}
+		begun := time.Now()
+		_, _, err := h.Connect(t.Context(), nil)
+		if took := time.Since(begun); err == nil || env.execs != 1 || took != wayTimeout {
+			t.Errorf("after %s and %d relays: %v; want one relay after %s", took, env.execs, err, wayTimeout)
+		}
+	})
+}
+
+// firstHangs is an environment whose first command hangs, and whose others end at once.
+type firstHangs struct{ scripted }
+
+func (f *firstHangs) Exec(ctx context.Context, cmd sdk.Command, stdio sdk.IO) (sdk.ExitStatus, error) {
+	if f.execs++; f.execs == 1 {
+		return hangs{}.Exec(ctx, cmd, stdio)
+	}
+	return sdk.ExitStatus{Code: 1}, nil
+}
+
+// TestTheOnlyWayIsTriedAgainIfItHangs, and only then.
+func TestTheOnlyWayIsTriedAgainIfItHangs(t *testing.T) {
+	for _, caps := range [][]sdk.Capability{{sdk.CapStdin, sdk.CapStream}, {sdk.CapStdin}} {
+		synctest.Test(t, func(t *testing.T) {
+			env := &firstHangs{}
+			h := &Host{Place: &Place{Name: "fake:", Env: env, Caps: caps}, Token: NewToken()}
+			begun := time.Now()
+			_, _, err := h.Connect(t.Context(), nil)
+			if took := time.Since(begun); !errors.Is(err, errHangs) || env.execs != 2 || took != wayTimeout {
+				t.Errorf("%v: after %s and %d commands: %v; want two, the second after %s", caps, took, env.execs, err, wayTimeout)
+			}
+			_, _, err = h.Connect(t.Context(), nil)
+			if err == nil || env.execs != 3 {
+				t.Errorf("%v: after %d commands: %v; want one more", caps, env.execs, err)
+			}
+		})
+	}
+}
+
 func TestTheAnswerOfAStart(t *testing.T) {
 	ready := cell.Fields{
 		"inc": "i-1", "boot": "b-1", "pid": 7, "dir": "/d", "sock": "/d/sock", "exe": "/bin/python3", "python": "3.11.2", "hostname": "h", "journal": "/j",

@@ -204,6 +204,42 @@ func TestCancelLeavesOtherCommandsAlone(t *testing.T) {
 	_, _ = run(t.Context(), env, nil, "kill", strings.TrimSpace(before.out), strings.TrimSpace(other.String()))
 }
 
+// TestCancelLeavesTheDaemonOfAnEarlierCommandAlone: also when the two ran in the same clock tick, and what that daemon starts later.
+func TestCancelLeavesTheDaemonOfAnEarlierCommandAlone(t *testing.T) {
+	env := open(t, "local:")
+	var daemons []string
+	for i := range 30 {
+		script := "(setsid sleep 308 >/dev/null 2>&1 & echo $!)"
+		if i%3 == 2 { // it ends, and leaves a child behind while the other command runs
+			script = "(setsid sh -c 'sleep 0.02; sleep 308 &' >/dev/null 2>&1 & echo $!)"
+		}
+		before, err := run(t.Context(), env, nil, "sh", "-c", script)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		_, err = env.Exec(ctx, sdk.Command{Argv: []string{"sleep", "309"}, InheritEnv: true}, sdk.IO{Started: func() {
+			if i%3 == 2 {
+				time.Sleep(50 * time.Millisecond) // for the other one's child
+			}
+			cancel()
+		}})
+		if !errors.Is(err, sdk.ErrCanceled) {
+			t.Errorf("got %v", err)
+		}
+		daemons = append(daemons, strings.TrimSpace(before.out))
+	}
+	lost := 0
+	for _, session := range daemons {
+		if got, err := run(t.Context(), env, nil, "pkill", "-s", session, "sleep"); err != nil || got.status.Code != 0 {
+			lost++
+		}
+	}
+	if lost > 0 {
+		t.Errorf("%d of %d daemons are gone", lost, len(daemons))
+	}
+}
+
 // TestOrphansAreReaped: the backend adopts what daemonises and must not collect zombies.
 func TestOrphansAreReaped(t *testing.T) {
 	env := open(t, "local:")

@@ -2,6 +2,7 @@ package local
 
 import (
 	"bytes"
+	"maps"
 	"os"
 	"os/signal"
 	"strconv"
@@ -24,7 +25,8 @@ var nursery struct {
 	mu       sync.Mutex
 	children map[int]*tree      // by pid, until the process was reaped
 	live     map[*tree]struct{} // until the command's Exec has returned
-	past     []span             // of commands that have ended while others that are still live were
+	past     []span             // of commands that have ended while others that are still live were, or within the last clock tick
+	left     map[int]struct{}   // the sessions that commands have left behind
 }
 
 // span is when a command was running, in clock ticks since the machine was started.
@@ -69,7 +71,7 @@ func startInTree(path string, argv []string, attr *os.ProcAttr) (*tree, *os.Proc
 		t.start = s.start
 	}
 	if nursery.children == nil {
-		nursery.children, nursery.live = make(map[int]*tree), make(map[*tree]struct{})
+		nursery.children, nursery.live, nursery.left = make(map[int]*tree), make(map[*tree]struct{}), make(map[int]struct{})
 	}
 	nursery.children[t.pid], nursery.live[t] = t, struct{}{}
 	return t, p, nil
@@ -88,17 +90,37 @@ func (t *tree) release() {
 	nursery.mu.Lock()
 	defer nursery.mu.Unlock()
 	delete(nursery.live, t)
-	oldest := ^uint64(0)
+	t.leave()
+	ended := now()
+	oldest := ended // whatever starts next may do so in this clock tick
 	for o := range nursery.live {
 		oldest = min(oldest, o.start)
 	}
 	kept := nursery.past[:0]
-	for _, s := range append(nursery.past, span{t.start, now()}) {
+	for _, s := range append(nursery.past, span{t.start, ended}) {
 		if s.to >= oldest {
 			kept = append(kept, s)
 		}
 	}
 	nursery.past = kept
+}
+
+// leave notes the sessions of what the command leaves behind, with nursery.mu held: what such a daemon starts later has no other mark.
+func (t *tree) leave() {
+	present := make(map[int]bool)
+	for _, pid := range childPids() {
+		s, ok := readStat(pid)
+		if !ok || s.parent != os.Getpid() || !orphan(s) {
+			continue
+		}
+		for _, id := range []int{s.session, s.pid} { // it may be about to make a session of its own
+			present[id] = true
+			if s.start >= t.start {
+				nursery.left[id] = struct{}{}
+			}
+		}
+	}
+	maps.DeleteFunc(nursery.left, func(id int, _ struct{}) bool { return !present[id] })
 }
 
 // now is the time in the unit of start times, rounded up.
@@ -133,7 +155,8 @@ func (t *tree) signal(sig syscall.Signal) {
 func (t *tree) empty() bool { return len(t.members()) == 0 }
 
 // members returns the living processes of the tree: the descendants of the process, what is still in its session, and orphans that can only come
-// from it, with their descendants. An orphan that left the session could come from another command, if that ran when the orphan was made; then it is left alone.
+// from it, with their descendants. An orphan that left the session could come from another command, if that ran when the orphan was made or left
+// the orphan's session behind; then it is left alone.
 func (t *tree) members() []stat {
 	all := readStats()
 	nursery.mu.Lock()
@@ -181,13 +204,16 @@ func (t *tree) mothered(s stat) bool {
 	if s.start < t.start || !orphan(s) {
 		return false
 	}
+	if _, left := nursery.left[s.session]; left {
+		return false
+	}
 	for o := range nursery.live {
 		if o != t && o.start <= s.start {
 			return false
 		}
 	}
 	for _, past := range nursery.past {
-		if past.has(s.start) && past.from != t.start {
+		if past.has(s.start) {
 			return false
 		}
 	}

@@ -53,6 +53,32 @@ class PythonCells(unittest.TestCase):
         self.check("41", None, last=False)
         self.assertEqual(self.run_cell("'_hermes_value' in globals()").end["value"], "False")
 
+    def test_an_open_with_the_same_key_is_the_same(self):
+        other = self.host.client()
+        self.addCleanup(other.close)
+        ask = {"lang": "python", "session": "", "owner": "", "dir": "", "env": {}}
+        replies = [client.request("open", key="a key", **ask) for client in (self.client, other, self.client)]
+        for reply in replies:
+            del reply["req"]
+        self.assertTrue(replies[0]["created"])
+        self.assertEqual(replies[1:], replies[:1] * 2)
+        self.assertNotEqual(self.client.open(key="another"), replies[0]["kernel"])
+        self.assertNotEqual(self.client.open(key=""), self.client.open(key=""))
+        self.client.request("kill", kernel=replies[0]["kernel"])
+        again = other.request("open", key="a key", **ask)
+        self.assertTrue(again["created"])
+        self.assertNotEqual(again["kernel"], replies[0]["kernel"])
+        for key in (1, "k" * 1001):
+            self.assertEqual(self.client.request("open", key=key, **ask)["code"], "invalid")
+
+    def test_the_key_of_a_reset_ends_no_kernel_twice(self):
+        ask = {"lang": "python", "session": "keyed", "owner": "", "dir": "", "env": {}, "reset": True, "key": "a reset"}
+        self.client.open(session="keyed")
+        kernel = self.client.request("open", **ask)["kernel"]
+        self.client.run(kernel, "x = 5")
+        self.assertEqual(self.client.request("open", **ask)["kernel"], kernel)
+        self.assertEqual(self.client.run(kernel, "x").end["value"], "5")
+
     def test_state_is_kept(self):
         self.check("a = 41")
         self.check("import os\ndef f(): return a + 1")
