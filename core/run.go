@@ -271,13 +271,17 @@ func fold(c *cell.Cell, end cell.Fields) {
 // fetchTails asks for the last bytes of a stream whose end never came live, and tells the host that the result may go. A cancelled
 // cell has a result, too.
 func (r *run) fetchTails(ctx context.Context, h *kernel.Host, end cell.Fields) {
+	completeTails(ctx, r.out, h, r.req.ID, end)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), kernel.GiveUpAfter)
+	defer cancel()
+	h.Forget(ctx, r.req.ID)
+}
+
+func completeTails(ctx context.Context, out *result.Collector, h *kernel.Host, id string, end cell.Fields) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), kernel.GiveUpAfter)
 	defer cancel()
 	for i, total := range []int64{end.Int("out"), end.Int("err")} {
 		stream := byte(i + 1)
-		r.out.Complete(stream, total, func(from, to int64) ([]byte, int64, error) {
-			return h.Fetch(ctx, r.req.ID, stream, from, to)
-		})
+		out.Complete(stream, total, func(from, to int64) ([]byte, int64, error) { return h.Fetch(ctx, id, stream, from, to) })
 	}
-	h.Forget(ctx, r.req.ID)
 }
