@@ -233,6 +233,10 @@ func (e *Engine) leftCell(ctx context.Context, id string, unasked error, emit fu
 			return ended(out, id, k, end, err)
 		}
 	}
+	if res, known := e.recordedCell(id); known && unasked == nil {
+		result.New(id, emit, e.spills).Tell(cell.Event{Kind: cell.EventEnd, Result: &res})
+		return res, res.Cell.Outcome.Err(res.Cell.Reason)
+	}
 	if unasked != nil {
 		return cell.Result{}, unasked
 	}

@@ -155,6 +155,7 @@ func (e *Engine) kill(ctx context.Context, k held) error {
 
 // Prune ends the idle kernels of named sessions and forgets what is gone; it returns the kernels it ended.
 func (e *Engine) Prune(ctx context.Context) ([]KernelStatus, error) {
+	e.store.pruneCells()
 	all, err := e.allKernels(ctx)
 	var ended []KernelStatus
 	live := map[string]bool{}

@@ -53,7 +53,10 @@ func (e *Engine) run(ctx context.Context, owner *pool.Owner, req Request, emit f
 
 // again reports whether the cell gets a fresh kernel, and nobody its result: its kernel was gone before, so it certainly did not run.
 func (r *run) again(res cell.Result) bool {
-	return r.attempt == 0 && !r.chosen && res.Cell.Outcome == cell.OutcomeRefused && res.Cell.Reason == reasonNoKernel
+	if r.chosen {
+		return r.attempt == 0 && r.unsent // was it submitted by somebody else? That is asked first
+	}
+	return r.attempt == 0 && res.Cell.Outcome == cell.OutcomeRefused && res.Cell.Reason == reasonNoKernel
 }
 
 // Reasons for refusing a cell: its kernel is gone; it was cancelled before it started.
@@ -114,10 +117,26 @@ type run struct {
 	req     Request
 	chosen  bool // the caller chose the id
 	attempt int
+	unsent  bool // the cell did not get to its kernel host
 	out     *result.Collector
 }
 
 func (r *run) once(ctx context.Context) (cell.Result, error) {
+	for claims := 1; ; claims++ {
+		if r.chosen {
+			if res, known, err := r.before(ctx); known || err != nil {
+				return res, err
+			}
+		}
+		res, err := r.anew(ctx)
+		if claims == mostClaims || !errors.Is(err, errAskAgain) {
+			return res, err
+		}
+	}
+}
+
+// anew runs a cell that has certainly not run.
+func (r *run) anew(ctx context.Context) (cell.Result, error) {
 	if r.req.Session != "" {
 		return r.inSession(ctx)
 	}
@@ -142,6 +161,9 @@ func (r *run) inPool(ctx context.Context) (cell.Result, error) {
 	}
 	told := false
 	defer func() { e.pool.GiveBack(k, told) }()
+	if err := r.claim(ctx, env, k.Kernel.Host); err != nil {
+		return cell.Result{}, err
+	}
 	r.req.Reset = false // once is enough, should the cell need a second kernel
 	if k.Reused && len(r.req.Env) > 0 {
 		r.out.Note("the kernel was there already: the environment variables of this cell were not set; reset it to set them")
@@ -223,8 +245,8 @@ func (e *Engine) startKernel(ctx context.Context, env *environment, key pool.Key
 // submit runs the cell on a kernel and writes what became of it into res. It returns the host's end, or nil if there is none.
 func (r *run) submit(ctx context.Context, ref kernel.Kernel, res *cell.Result) cell.Fields {
 	begun := time.Now()
-	sub := kernel.Submission{ID: r.req.ID, Session: r.req.Session, Language: r.req.Language, Code: r.req.Code, Timeout: r.req.Timeout}
-	end, err := ref.Run(ctx, sub, toolrpc.None{}, r.out.Take)
+	end, err := ref.Run(ctx, r.submission(), toolrpc.None{}, r.out.Take)
+	r.unsent = errors.Is(err, kernel.ErrNeverSent)
 	c := &res.Cell
 	c.ID = r.req.ID
 	switch {
