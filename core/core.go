@@ -52,6 +52,7 @@ type Engine struct {
 	envs     map[string]*environment
 	sessions map[sessionKey]*sessionHandle
 	owners   map[string]*Owner // the open ones that are no children
+	chosen   chosenIDs
 	closed   bool
 }
 
@@ -64,6 +65,7 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 		cfg: withDefaults(cfg), base: context.WithoutCancel(ctx), store: store{cfg.StateDir}, nonce: newID(),
 		envs: map[string]*environment{}, sessions: map[sessionKey]*sessionHandle{}, owners: map[string]*Owner{},
 	}
+	e.chosen.engine = e
 	e.log = e.cfg.Logger
 	if err := e.makeRuntime(); err != nil {
 		return nil, fmt.Errorf("open the engine: %w", err)

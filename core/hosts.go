@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/hermes-framework/hermes/core/kernel"
 	"github.com/hermes-framework/hermes/core/kernelhost"
@@ -168,7 +169,10 @@ func (e *Engine) recordNamed(ctx context.Context, p *kernelhost.Place, path stri
 	if err != nil {
 		return nil, err
 	}
-	fresh.Host, fresh.Token = up.Info, up.Token
+	fresh.Host, fresh.Token, fresh.Earlier = up.Info, up.Token, rec.Earlier
+	if up.Info.Incarnation != rec.Host.Incarnation {
+		fresh.Earlier = rec.retired(time.Now())
+	}
 	return h, save(path, fresh)
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -47,26 +48,9 @@ func (e *Engine) Kernels(ctx context.Context) ([]KernelStatus, error) {
 }
 
 func (e *Engine) allKernels(ctx context.Context) ([]held, error) {
-	if err := e.alive(); err != nil {
-		return nil, err
-	}
-	err := e.findNamedHosts(ctx)
+	envs, err := e.openEnvironments(ctx)
 	var out []held
-	e.mu.Lock()
-	envs := make([]*environment, 0, len(e.envs))
-	for _, env := range e.envs {
-		envs = append(envs, env)
-	}
-	e.mu.Unlock()
 	for _, env := range envs {
-		select {
-		case <-env.ready:
-		case <-ctx.Done():
-			return out, errors.Join(err, context.Cause(ctx))
-		}
-		if env.err != nil {
-			continue
-		}
 		for _, h := range env.live() {
 			states, hostErr := h.List(ctx)
 			if hostErr != nil && !kernel.IsGone(hostErr) {
@@ -83,6 +67,29 @@ func (e *Engine) allKernels(ctx context.Context) ([]held, error) {
 	slices.SortFunc(out, func(a, b held) int { return cmp.Or(a.Started.Compare(b.Started), strings.Compare(a.ID, b.ID)) })
 	out = slices.CompactFunc(out, func(a, b held) bool { return a.ID == b.ID }) // one host may have two names
 	return out, err
+}
+
+// openEnvironments returns the environments that are open, with every named kernel host that can be reached. An error leaves some of them out.
+func (e *Engine) openEnvironments(ctx context.Context) ([]*environment, error) {
+	if err := e.alive(); err != nil {
+		return nil, err
+	}
+	err := e.findNamedHosts(ctx)
+	e.mu.Lock()
+	envs := slices.Collect(maps.Values(e.envs))
+	e.mu.Unlock()
+	var open []*environment
+	for _, env := range envs {
+		select {
+		case <-env.ready:
+		case <-ctx.Done():
+			return open, errors.Join(err, context.Cause(ctx))
+		}
+		if env.err == nil {
+			open = append(open, env)
+		}
+	}
+	return open, err
 }
 
 // findNamedHosts attaches to the named kernel hosts that there are records of. The records of dead ones are removed.
@@ -109,7 +116,7 @@ func (e *Engine) findNamedHosts(ctx context.Context) error {
 		switch {
 		case err == nil:
 		case kernel.IsGone(err):
-			_ = os.Remove(path) // the record of a host that is gone; the next start writes another
+			e.retireHost(ctx, path, rec.Host.Incarnation)
 		default:
 			errs = append(errs, err)
 		}
@@ -148,6 +155,7 @@ func (e *Engine) kill(ctx context.Context, k held) error {
 
 // Prune ends the idle kernels of named sessions and forgets what is gone; it returns the kernels it ended.
 func (e *Engine) Prune(ctx context.Context) ([]KernelStatus, error) {
+	e.store.pruneCells()
 	all, err := e.allKernels(ctx)
 	var ended []KernelStatus
 	live := map[string]bool{}

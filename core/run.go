@@ -63,7 +63,10 @@ func notRun(err error) error {
 
 // again reports whether the cell gets a fresh kernel, and nobody its result: its kernel was gone before, so it certainly did not run.
 func (r *run) again(res cell.Result) bool {
-	return r.attempt == 0 && !r.chosen && res.Cell.Outcome == cell.OutcomeRefused && res.Cell.Reason == reasonNoKernel
+	if r.chosen {
+		return r.attempt == 0 && r.unsent // was it submitted by somebody else? That is asked first
+	}
+	return r.attempt == 0 && res.Cell.Outcome == cell.OutcomeRefused && res.Cell.Reason == reasonNoKernel
 }
 
 // Reasons for refusing a cell: its kernel is gone; it was cancelled before it started.
@@ -124,10 +127,26 @@ type run struct {
 	req     Request
 	chosen  bool // the caller chose the id
 	attempt int
+	unsent  bool // the cell did not get to its kernel host
 	out     *result.Collector
 }
 
 func (r *run) once(ctx context.Context) (cell.Result, error) {
+	for claims := 1; ; claims++ {
+		if r.chosen {
+			if res, known, err := r.before(ctx); known || err != nil {
+				return res, err
+			}
+		}
+		res, err := r.anew(ctx)
+		if claims == mostClaims || !errors.Is(err, errAskAgain) {
+			return res, err
+		}
+	}
+}
+
+// anew runs a cell that has certainly not run.
+func (r *run) anew(ctx context.Context) (cell.Result, error) {
 	if r.req.Session != "" {
 		return r.inSession(ctx)
 	}
@@ -155,6 +174,9 @@ func (r *run) inPool(ctx context.Context) (cell.Result, error) {
 	}
 	told := false
 	defer func() { e.pool.GiveBack(k, told) }()
+	if err := r.claim(ctx, env, k.Kernel.Host); err != nil {
+		return cell.Result{}, err
+	}
 	r.req.Reset = false // once is enough, should the cell need a second kernel
 	if k.Reused && len(r.req.Env) > 0 {
 		r.out.Note("the kernel was there already: the environment variables of this cell were not set; reset it to set them")
@@ -236,8 +258,8 @@ func (e *Engine) startKernel(ctx context.Context, env *environment, key pool.Key
 // submit runs the cell on a kernel and writes what became of it into res. It returns the host's end, or nil if there is none.
 func (r *run) submit(ctx context.Context, ref kernel.Kernel, res *cell.Result) cell.Fields {
 	begun := time.Now()
-	sub := kernel.Submission{ID: r.req.ID, Session: r.req.Session, Language: r.req.Language, Code: r.req.Code, Timeout: r.req.Timeout}
-	end, err := ref.Run(ctx, sub, toolrpc.None{}, r.out.Take)
+	end, err := ref.Run(ctx, r.submission(), toolrpc.None{}, r.out.Take)
+	r.unsent = errors.Is(err, kernel.ErrNeverSent)
 	c := &res.Cell
 	c.ID = r.req.ID
 	switch {
@@ -284,13 +306,17 @@ func fold(c *cell.Cell, end cell.Fields) {
 // fetchTails asks for the last bytes of a stream whose end never came live, and tells the host that the result may go. A cancelled
 // cell has a result, too.
 func (r *run) fetchTails(ctx context.Context, h *kernel.Host, end cell.Fields) {
+	completeTails(ctx, r.out, h, r.req.ID, end)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), kernel.GiveUpAfter)
+	defer cancel()
+	h.Forget(ctx, r.req.ID)
+}
+
+func completeTails(ctx context.Context, out *result.Collector, h *kernel.Host, id string, end cell.Fields) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), kernel.GiveUpAfter)
 	defer cancel()
 	for i, total := range []int64{end.Int("out"), end.Int("err")} {
 		stream := byte(i + 1)
-		r.out.Complete(stream, total, func(from, to int64) ([]byte, int64, error) {
-			return h.Fetch(ctx, r.req.ID, stream, from, to)
-		})
+		out.Complete(stream, total, func(from, to int64) ([]byte, int64, error) { return h.Fetch(ctx, id, stream, from, to) })
 	}
-	h.Forget(ctx, r.req.ID)
 }

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -45,6 +46,51 @@ type hostRecord struct {
 	Interpreter string          `json:"interpreter"`
 	Token       []byte          `json:"token"`
 	Host        kernelhost.Info `json:"host"`
+	Earlier     []earlierHost   `json:"earlier,omitempty"` // oldest first
+}
+
+// earlierHost is a kernel host that is gone, and may have left a journal.
+type earlierHost struct {
+	Host kernelhost.Info `json:"host"`
+	Gone time.Time       `json:"gone"` // when that was noticed
+}
+
+const (
+	mostEarlier  = 8
+	earlierAfter = 24 * time.Hour // a journal that nobody writes to is kept for so long
+)
+
+// retired is the earlier hosts once that of the record is gone, too.
+func (rec hostRecord) retired(now time.Time) []earlierHost {
+	var kept []earlierHost
+	for _, h := range rec.Earlier {
+		if now.Sub(h.Gone) < earlierAfter {
+			kept = append(kept, h)
+		}
+	}
+	if rec.Host.Incarnation != "" {
+		kept = append(kept, earlierHost{rec.Host, now.UTC()})
+	}
+	return kept[max(0, len(kept)-mostEarlier):]
+}
+
+// retireHost writes down that the host of an incarnation is gone, unless somebody is about to replace it. The next start writes another record.
+func (e *Engine) retireHost(ctx context.Context, path, incarnation string) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	unlock, err := secfile.Lock(ctx, path+".lock")
+	if err != nil {
+		return
+	}
+	defer unlock()
+	rec, known, err := loadHost(path)
+	if err != nil || !known || rec.Host.Incarnation != incarnation {
+		return
+	}
+	rec.Earlier, rec.Host = rec.retired(time.Now()), kernelhost.Info{}
+	if err := save(path, rec); err != nil {
+		e.log.Debug("write down that a kernel host is gone", "path", path, "error", err)
+	}
 }
 
 var sessionName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._@+-]{0,63}$`)

@@ -40,6 +40,10 @@ func (r *run) inSession(ctx context.Context) (cell.Result, error) {
 		h, res.Kernel = opened, how
 		e.keepSession(key, h)
 	}
+	if err := r.claim(ctx, h.env, h.ref.Host); err != nil {
+		e.keepSession(key, nil)
+		return cell.Result{}, err
+	}
 	r.req.Reset = false
 	flags := res.Kernel
 	res.Kernel = r.kernel(h.env, h.ref)

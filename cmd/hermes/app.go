@@ -65,7 +65,7 @@ to the next. Code runs on this machine with your own rights: the local backend i
 	root.SetHelpCommand(a.helpCommand())
 	root.AddCommand(
 		a.runCommand(), a.execCommand(), a.replCommand(),
-		a.kernelsCommand(), a.pluginCommand(), a.envCommand(), a.configCommand(),
+		a.cellsCommand(), a.kernelsCommand(), a.pluginCommand(), a.envCommand(), a.configCommand(),
 		a.doctorCommand(), a.versionCommand(), a.completionCommand(), exitCodesTopic(),
 	)
 

@@ -55,8 +55,8 @@ type Submission struct {
 	Timeout  time.Duration // from the cell's start; 0: none
 }
 
-// digest is what makes two cells of one id the same.
-func (s Submission) digest() []byte {
+// Digest is what makes two cells of one id the same.
+func (s Submission) Digest() []byte {
 	h := sha256.New()
 	for _, part := range []string{s.Session, string(s.Language), s.Code} {
 		h.Write(strconv.AppendInt(nil, int64(len(part)), 10))

@@ -1,7 +1,6 @@
 package kernel
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -25,8 +24,19 @@ func (r *cellRun) recover(ctx context.Context, gone error) (cell.Fields, error) 
 	if err != nil {
 		return nil, fmt.Errorf("%w; %w", gone, err)
 	}
+	end, err := r.verdict(left, gone)
+	for _, key := range []string{"kernel", "session", "lang"} {
+		if end != nil {
+			end[key] = left.Text(key)
+		}
+	}
+	return end, err
+}
+
+// verdict makes the end of a cell from what its journal says.
+func (r *cellRun) verdict(left cell.Fields, gone error) (cell.Fields, error) {
 	end := left.Map("end")
-	switch state, same := left.Text("state"), !left.Has("digest") || bytes.Equal(left.Bytes("digest"), r.sub.digest()); {
+	switch state, same := left.Text("state"), !left.Has("digest") || r.means(left.Bytes("digest")); {
 	case !same:
 		return hostGone(cell.Fields{"outcome": string(cell.OutcomeRefused), "reason": "conflict", "msg": "another cell has this id"}), nil
 	case state == "finished" && end != nil:
@@ -35,12 +45,14 @@ func (r *cellRun) recover(ctx context.Context, gone error) (cell.Fields, error) 
 		return hostGone(end), nil
 	case state == "started":
 		return hostGone(cell.Fields{"outcome": string(cell.OutcomeLost), "reason": "the kernel host was killed while the cell ran"}), nil
+	case state == "none" && r.joins != nil:
+		return nil, ErrNoCell
 	case state == "none" || state == "accepted":
 		return hostGone(cell.Fields{"outcome": string(cell.OutcomeRefused), "reason": "no_kernel", "msg": "the kernel host was killed before the cell started"}), nil
 	case state == "revoked":
 		return hostGone(cell.Fields{"outcome": string(cell.OutcomeRefused), "reason": "revoked", "msg": "it was revoked before it started"}), nil
 	default: // its result was forgotten, or could not be written
-		return nil, fmt.Errorf("%w; its journal has no result of the cell (%s)", gone, state)
+		return nil, fmt.Errorf("%w; %w (%s)", gone, ErrNoResult, state)
 	}
 }
 

@@ -41,7 +41,7 @@ func TestACellWhoseHostWasKilled(t *testing.T) {
 	for state, want := range map[string]string{
 		"none": "refused no_kernel", "accepted": "refused no_kernel", "started": "lost the kernel host was killed while the cell ran", "revoked": "refused revoked",
 	} {
-		end, _, err := dying(t, cell.Fields{"state": state, "digest": Submission{ID: "c"}.digest()})
+		end, _, err := dying(t, cell.Fields{"state": state, "digest": Submission{ID: "c"}.Digest()})
 		if got := end.Text("outcome") + " " + end.Text("reason"); err != nil || got != want || !end.Flag("host_gone") || end.Flag("kernel_alive") {
 			t.Errorf("%s: %v, error %v; want %s", state, end, err, want)
 		}

@@ -23,9 +23,10 @@ type cellRun struct {
 	tools    Tools
 	sink     func(cell.Frame)
 	stream   *cellStream
-	sent     bool  // a submit may have arrived
-	first    bool  // none but that of stream has been sent
-	out, err int64 // what the sink has
+	sent     bool     // a submit may have arrived
+	joins    *Joining // nil: the cell is submitted if it is not there
+	first    bool     // none but that of stream has been sent
+	out, err int64    // what the sink has
 }
 
 func (r *cellRun) run(ctx context.Context) (cell.Fields, error) {
@@ -55,6 +56,8 @@ func (r *cellRun) toTheEnd(ctx context.Context) (cell.Fields, error) {
 		return nil, fmt.Errorf("%w: %w", ErrNeverSent, err)
 	case ctx.Err() == nil:
 		return nil, err
+	case r.joins != nil && !r.joins.Stop:
+		return nil, context.Cause(ctx)
 	}
 	// Cancelled: the cell is still there.
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), GiveUpAfter, errors.New("the interrupted cell did not end in time"))
@@ -99,14 +102,19 @@ func (r *cellRun) open(ctx context.Context) error {
 	}
 	msg := cell.Fields{
 		"t": "submit", "cell": r.sub.ID, "kernel": r.kernel.ID, "code": r.sub.Code,
-		"digest": r.sub.digest(), "timeout_ms": r.sub.Timeout.Milliseconds(),
+		"digest": r.sub.Digest(), "timeout_ms": r.sub.Timeout.Milliseconds(),
 	}
 	if r.sent {
 		state, err := l.request(ctx, cell.Fields{"t": "state", "cell": r.sub.ID})
 		if err != nil {
 			return r.unlessBroken(l, err)
 		}
-		if state.Text("state") != "none" {
+		switch known := state.Bytes("digest"); {
+		case r.joins != nil && state.Text("state") == "none":
+			return ErrNoCell
+		case r.joins != nil && len(known) > 0 && !r.means(known):
+			return errConflict
+		case state.Text("state") != "none":
 			msg = cell.Fields{"t": "follow", "cell": r.sub.ID, "out": r.out, "err": r.err}
 		}
 	}

@@ -120,7 +120,7 @@ func FuzzHello(f *testing.F) {
 			io.Reader
 			io.Writer
 		}{bytes.NewReader(said), &sent}
-		if got, err := hello(conn, token, cell.Fields{"client": "client"}); err == nil {
+		if got, err := hello(conn, token, "", cell.Fields{"client": "client"}); err == nil {
 			t.Errorf("%q is welcomed: %v", said, got)
 		}
 		if bytes.Contains(sent.Bytes(), token) {

@@ -35,7 +35,7 @@ func (h *Host) greet(ctx context.Context, conn io.ReadWriteCloser, about cell.Fi
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	proof := cell.Fields{"client": h.Place.ClientID, "remote": h.Place.Remote}
 	maps.Copy(proof, about)
-	welcome, err = hello(conn, h.Token, proof)
+	welcome, err = hello(conn, h.Token, h.Info.Incarnation, proof)
 	if !stop() {
 		err = context.Cause(ctx)
 	}
@@ -47,7 +47,7 @@ func (h *Host) greet(ctx context.Context, conn io.ReadWriteCloser, about cell.Fi
 }
 
 // hello is the hello of docs/protocol.md, section 2.1: the host proves itself first. about goes with our proof; the welcome is completed by the version.
-func hello(conn io.ReadWriter, token []byte, about cell.Fields) (cell.Fields, error) {
+func hello(conn io.ReadWriter, token []byte, inc string, about cell.Fields) (cell.Fields, error) {
 	versions := frameVersions
 	if !about.Has("link") {
 		versions = versions[:1]
@@ -63,6 +63,9 @@ func hello(conn io.ReadWriter, token []byte, about cell.Fields) (cell.Fields, er
 	}
 	theirs := theirHello.Bytes("nonce")
 	if len(theirs) != tokenSize || !hmac.Equal(theirHello.Bytes("proof"), prove(token, "hermes host v1", nonce, theirs)) {
+		if other := theirHello.Text("inc"); other != "" && inc != "" && other != inc { // the next one listens at the same place
+			return nil, sdk.Errorf(sdk.CodeNotFound, sdk.NotStarted, "the kernel host %s is gone: %s is there", inc, other)
+		}
 		return nil, sdk.Errorf(sdk.CodePermission, sdk.NotStarted, "the kernel host does not know our token")
 	}
 	about["t"], about["proof"] = "proof", prove(token, "hermes client v1", theirs, nonce)

@@ -35,6 +35,7 @@ MAX_DEPTH = 32
 MAX_TEXT = 50_000  # a value, a message or a traceback in a result
 MAX_QUEUE = 1000
 MAX_ID = 1000  # characters of a cell's id
+MAX_LISTED = 2000  # cells in one answer
 CHUNK = 64 << 10  # bytes of one output frame
 RETAIN = 1 << 20  # bytes kept of each stream of a cell: the head's 40 % and the tail's 60 %
 HEAD = RETAIN * 4 // 10
@@ -1840,8 +1841,12 @@ class Journal:
             self.degraded = []
             self.rewrite_at = 0  # the results that are missing are still in memory
 
-    def accepted(self, cell_id: str, digest: bytes, kernel: str) -> None:
-        self._append(pack({"t": "accepted", "cell": cell_id, "digest": digest, "kernel": kernel}))
+    def accepted(self, cell_id: str, digest: bytes, kernel: Kernel) -> None:
+        self._append(self._accepted(cell_id, digest, kernel))
+
+    @staticmethod
+    def _accepted(cell_id: str, digest: bytes, kernel: Kernel) -> bytes:
+        return pack({"t": "accepted", "cell": cell_id, "digest": digest, "kernel": kernel.id, "session": kernel.session, "lang": kernel.lang})
 
     def started(self, cell: Cell) -> None:
         self._append(pack({"t": "started", "cell": cell.id, "pid": cell.kernel.pid, "start": cell.kernel.start_time}))
@@ -1905,7 +1910,7 @@ class Journal:
 
     def _life(self, cell: Cell, acked: bool) -> list:
         """The records of a cell that is still known."""
-        bodies = [pack({"t": "accepted", "cell": cell.id, "digest": cell.digest, "kernel": cell.kernel.id})]
+        bodies = [self._accepted(cell.id, cell.digest, cell.kernel)]
         if cell.state == "running":
             bodies.append(pack({"t": "started", "cell": cell.id, "pid": cell.kernel.pid, "start": cell.kernel.start_time}))
         if cell.result is not None:
@@ -2052,7 +2057,7 @@ class Recovery:
             return
         if kind in ("accepted", "started"):
             self.started = entry if kind == "started" else {}
-            found.update({key: entry[key] for key in ("digest", "kernel") if key in entry}, state=kind)
+            found.update({key: entry[key] for key in ("digest", "kernel", "session", "lang") if key in entry}, state=kind)
         elif kind == "finished":
             found.update(entry, state="finished")
         elif kind == "past":
@@ -2125,6 +2130,17 @@ class Cell:
         self.queued_at = self.started_at = time.monotonic()
         self.finished_at = 0.0
         self.size = 0
+
+    def describe(self) -> dict:
+        ago = time.time() - time.monotonic()
+        result = self.result or {}
+        ran = self.started_at > self.queued_at
+        return {
+            "cell": self.id, "session": self.kernel.session, "kernel": self.kernel.id, "lang": self.kernel.lang, "state": self.state,
+            "outcome": result.get("outcome", ""), "submitted": ago + self.queued_at, "started": ago + self.started_at if ran else 0.0,
+            "finished": ago + self.finished_at if result else 0.0, "out": self.streams[1].total, "err": self.streams[2].total,
+            "acked": self.id in self.kernel.host.acked,
+        }  # fmt: skip
 
     def output(self, number: int, data: bytes) -> None:
         self.streams[number].append(data)
@@ -2813,6 +2829,12 @@ class Client:
     def _list(self, m: dict) -> None:
         self.reply(m, "kernels", kernels=[kernel.describe() for kernel in self.host.kernels.values()])
 
+    def _cells(self, m: dict) -> None:
+        cells = self.host.cells
+        self.host.expire()
+        chosen = [cells[m["cell"]]] if m.get("cell") in cells else [] if m.get("cell") else list(cells.values())[-MAX_LISTED:]
+        self.reply(m, "cells", cells=[cell.describe() for cell in chosen])
+
     def _fetch(self, m: dict) -> None:
         cell = self.host.cells.get(m["cell"])
         if cell is None:
@@ -2900,7 +2922,7 @@ class Client:
             self._refuse_cell(m, "exhausted", "the kernel's queue is full")
         else:
             try:
-                self.host.journal.accepted(m["cell"], m["digest"], kernel.id)
+                self.host.journal.accepted(m["cell"], m["digest"], kernel)
             except OSError as e:
                 self._refuse_cell(m, "journal", str(NotWritten(e)))
                 return
@@ -2948,6 +2970,7 @@ class Client:
         "interrupt": ("_interrupt", {"req": int, "kernel": str}),
         "kill": ("_kill", {"req": int, "kernel": str}),
         "list": ("_list", {"req": int}),
+        "cells": ("_cells", {"req": int}),
         "fetch": ("_fetch", {"req": int, "cell": str, "stream": int, "from": int, "to": int}),
         "shutdown": ("_shutdown", {"req": int}),
         "ping": ("_ping", {}),
@@ -3344,7 +3367,7 @@ class Host:
 
     def cell_state(self, cell_id: str) -> tuple:
         """A cell's state, digest and kernel."""
-        self._expire()
+        self.expire()
         if cell_id in self.cells:
             cell = self.cells[cell_id]
             revoked = cell.result is not None and cell.result["reason"] == "revoked"
@@ -3381,7 +3404,7 @@ class Host:
         """Keeps a result, and lets go of others if it must."""
         self.results[cell.id] = cell
         self.results_size += cell.size
-        self._expire()
+        self.expire()
         if self.journal.size > self.journal.rewrite_at:
             self.after(0, self._rewrite_journal)
 
@@ -3395,9 +3418,9 @@ class Host:
             self.acked[cell_id] = cell
             self.acked_size += cell.size
             self.journal.acknowledged(cell_id)
-            self._expire()
+            self.expire()
 
-    def _expire(self) -> None:
+    def expire(self) -> None:
         old = time.monotonic() - RESULT_AGE
         while self.acked and (self.acked_size > ACKED or self.results_size > RESULTS):
             self._forget_cell(next(iter(self.acked.values())))
