@@ -368,7 +368,7 @@ class Writing(unittest.TestCase):
     def sizes(self):
         """The sizes of the records of a cell with an id of one letter."""
         return [len(codec.record(codec.pack(entry))) for entry in (
-            {"t": "accepted", "cell": "a", "digest": bytes(32), "kernel": "k" + "0" * 12},
+            {"t": "accepted", "cell": "a", "digest": bytes(32), "kernel": "k" + "0" * 12, "session": "", "lang": "python"},
             {"t": "started", "cell": "a", "pid": 1 << 20, "start": 1 << 20},
         )]  # fmt: skip
 
