@@ -484,23 +484,36 @@ func TestACellOfAKilledKernelHostIsLost(t *testing.T) {
 	}
 }
 
+// The cell after one that may have run says that what it may have left is gone, whether it was the first of its kernel or not.
 func TestACellOfAKilledKernelHostWithoutAJournalIsUnknown(t *testing.T) {
-	e := newEngine(t)
-	first := run(t, e, core.Request{Code: "import os; os.getpid()"})
-	host := parent(t, parent(t, atoi(t, value(first.Cell))))
-	res, err := e.Run(t.Context(), core.Request{Code: "import time; print('go'); time.sleep(60)"}, func(ev cell.Event) {
-		if ev.Kind == cell.EventOutput {
-			if err := os.Remove(filepath.Join(os.Getenv("XDG_RUNTIME_DIR"), "hermes", "journal-"+first.Kernel.Incarnation)); err != nil {
-				t.Error(err)
-			}
-			kill(t, host)
+	for _, session := range []string{"", "unsure"} {
+		for _, warm := range []bool{true, false} {
+			t.Run(fmt.Sprintf("session %s, warm %t", session, warm), func(t *testing.T) {
+				e := newEngine(t)
+				beside := run(t, e, core.Request{Session: session, Language: cell.Bash, Code: "true"})
+				if warm {
+					run(t, e, core.Request{Session: session, Code: "1"})
+				}
+				res, err := e.Run(t.Context(), core.Request{Session: session, Code: "import os, time; print(os.getpid()); time.sleep(60)"}, func(ev cell.Event) {
+					if ev.Kind == cell.EventOutput {
+						if err := os.Remove(filepath.Join(os.Getenv("XDG_RUNTIME_DIR"), "hermes", "journal-"+beside.Kernel.Incarnation)); err != nil {
+							t.Error(err)
+						}
+						kill(t, parent(t, parent(t, atoi(t, strings.TrimSpace(ev.Text)))))
+					}
+				})
+				if !errors.Is(err, cell.ErrUnknown) || res.Cell.Outcome != cell.OutcomeUnknown || res.Kernel.Reused != warm {
+					t.Errorf("outcome %s, error %v, %+v", res.Cell.Outcome, err, res.Kernel)
+				}
+				next := run(t, e, core.Request{Session: session, Code: "1"})
+				if value(next.Cell) != "1" || !next.Kernel.StateLost || next.Kernel.Reused || next.Kernel.ID == res.Kernel.ID {
+					t.Errorf("the next cell: %+v", next)
+				}
+				if again := run(t, e, core.Request{Session: session, Code: "2"}); again.Kernel.StateLost || !again.Kernel.Reused {
+					t.Errorf("the one after it: %+v", again)
+				}
+			})
 		}
-	})
-	if !errors.Is(err, cell.ErrUnknown) || res.Cell.Outcome != cell.OutcomeUnknown {
-		t.Errorf("outcome %s, error %v", res.Cell.Outcome, err)
-	}
-	if next := run(t, e, core.Request{Code: "1"}); value(next.Cell) != "1" || !next.Kernel.StateLost {
-		t.Errorf("the next cell: %+v", next)
 	}
 }
 

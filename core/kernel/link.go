@@ -117,7 +117,7 @@ func (l *link) run(ctx context.Context, conn io.ReadWriteCloser) {
 			over = s.err != nil || s.leaving
 		})
 		_ = conn.Close()
-		going.Wait() // it writes to conn
+		going.Wait()                                                                          // it writes to conn
 		if over || !l.numbered || futile >= mostFutile || errors.Is(err, cell.ErrMalformed) { // numbers that went wrong are begun anew, with another link
 			l.fail(err)
 			return
