@@ -125,12 +125,7 @@ func (s remoteStep) keepsState() bool {
 }
 
 // known are the problems that the engine still has: what it does that the design forbids. They are logged and not failed.
-var known = []struct{ cases, problem, why string }{
-	{
-		`/hang$`, `does not say so`,
-		"the cell after one that is unknown does not say state_lost, though the kernel that may have run it is given up",
-	},
-}
+var known = []struct{ cases, problem, why string }{}
 
 // campaignEffects are what goes wrong at each step.
 var campaignEffects = []sdktest.Effect{sdktest.FailBefore, sdktest.FailAfter, sdktest.Rubbish, sdktest.Hang}

@@ -500,26 +500,40 @@ func journalOf(t *testing.T, host int) string {
 	return ""
 }
 
+// The cell after one that may have run says that what it may have left is gone, whether it was the first of its kernel or not.
 func TestACellOfAKilledKernelHostWithoutAJournalIsUnknown(t *testing.T) {
-	e := newEngine(t)
-	first := run(t, e, core.Request{Code: "import os; os.getpid()"})
-	host := parent(t, parent(t, atoi(t, value(first.Cell))))
-	var once sync.Once
-	res, err := e.Run(t.Context(), core.Request{Code: "import time; print('go'); time.sleep(60)"}, func(ev cell.Event) {
-		if ev.Kind == cell.EventOutput {
-			once.Do(func() {
-				if err := os.Remove(journalOf(t, host)); err != nil {
-					t.Error(err)
+	for _, session := range []string{"", "unsure"} {
+		for _, warm := range []bool{true, false} {
+			t.Run(fmt.Sprintf("session %s, warm %t", session, warm), func(t *testing.T) {
+				e := newEngine(t)
+				run(t, e, core.Request{Session: session, Language: cell.Bash, Code: "true"}) // another kernel of the same host
+				var once sync.Once
+				if warm {
+					run(t, e, core.Request{Session: session, Code: "1"})
 				}
-				kill(t, host)
+				res, err := e.Run(t.Context(), core.Request{Session: session, Code: "import os, time; print(os.getpid()); time.sleep(60)"}, func(ev cell.Event) {
+					if ev.Kind == cell.EventOutput {
+						once.Do(func() {
+							host := parent(t, parent(t, atoi(t, strings.TrimSpace(ev.Text))))
+							if err := os.Remove(journalOf(t, host)); err != nil {
+								t.Error(err)
+							}
+							kill(t, host)
+						})
+					}
+				})
+				if !errors.Is(err, cell.ErrUnknown) || res.Cell.Outcome != cell.OutcomeUnknown || res.Kernel.Reused != warm {
+					t.Errorf("outcome %s, error %v, %+v", res.Cell.Outcome, err, res.Kernel)
+				}
+				next := run(t, e, core.Request{Session: session, Code: "1"})
+				if value(next.Cell) != "1" || !next.Kernel.StateLost || next.Kernel.Reused || next.Kernel.ID == res.Kernel.ID {
+					t.Errorf("the next cell: %+v", next)
+				}
+				if again := run(t, e, core.Request{Session: session, Code: "2"}); again.Kernel.StateLost || !again.Kernel.Reused {
+					t.Errorf("the one after it: %+v", again)
+				}
 			})
 		}
-	})
-	if !errors.Is(err, cell.ErrUnknown) || res.Cell.Outcome != cell.OutcomeUnknown {
-		t.Errorf("outcome %s, error %v", res.Cell.Outcome, err)
-	}
-	if next := run(t, e, core.Request{Code: "1"}); value(next.Cell) != "1" || !next.Kernel.StateLost {
-		t.Errorf("the next cell: %+v", next)
 	}
 }
 
