@@ -49,7 +49,7 @@ func (h *Host) attachWithin(ctx context.Context, way attachFunc, hello cell.Fiel
 	ctx, cancel := context.WithTimeoutCause(ctx, wayTimeout, errHangs)
 	defer cancel()
 	conn, welcome, err := way(h, ctx, hello)
-	if err != nil && context.Cause(ctx) == errHangs && !errors.Is(err, errHangs) {
+	if err != nil && errors.Is(context.Cause(ctx), errHangs) && !errors.Is(err, errHangs) {
 		err = fmt.Errorf("%w (%w)", errHangs, err)
 	}
 	return conn, welcome, err
