@@ -21,9 +21,11 @@ func killHost(t *testing.T, e *core.Engine, req core.Request) (journal string) {
 	req.ID, req.Code = "", "import os; os.getpid()"
 	res := run(t, e, req)
 	pid := atoi(t, value(res.Cell))
-	kill(t, parent(t, parent(t, pid)))
+	host := parent(t, parent(t, pid))
+	journal = journalOf(t, host)
+	kill(t, host)
 	waitGone(t, pid, tooLong)
-	return filepath.Join(os.Getenv("XDG_RUNTIME_DIR"), "hermes", "journal-"+res.Kernel.Incarnation)
+	return journal
 }
 
 // The same id is the same cell also when its kernel host was killed in between, in the same engine and, in a session, in another one.
