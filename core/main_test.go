@@ -49,6 +49,10 @@ func serveBackend(name string) {
 		sdk.Serve(newRunner())
 	case "relay":
 		sdk.Serve(noSocket{local.New()})
+	case "local-plain":
+		sdk.Serve(local.New())
+	case "engine":
+		engineProgram()
 	default:
 		if faulty, ok := faultyBackends[name]; ok {
 			sdk.Serve(faulty())
