@@ -278,7 +278,7 @@ type process struct {
 func (f *field) processes() map[int]process {
 	out := map[int]process{}
 	for _, line := range processesOf("HOME=" + f.home + "\x00") {
-		number, cmd, _ := strings.Cut(line, " ")
+		number, _, _ := strings.Cut(line, " ")
 		pid, _ := strconv.Atoi(number)
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		if err != nil {
@@ -290,7 +290,6 @@ func (f *field) processes() map[int]process {
 		}
 		parent, _ := strconv.Atoi(rest[1])
 		full, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-		_ = cmd
 		out[pid] = process{pid: pid, parent: parent, host: bytes.Contains(full, []byte("hermes-kernel-host\x00start"))}
 	}
 	return out
@@ -402,6 +401,7 @@ func TestCampaignRandom(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: the campaign takes half a minute")
 	}
+	t.Parallel()
 	r := seeded(t)
 	one := func() *rand.Rand { return rand.New(rand.NewPCG(r.Uint64(), 0)) }
 	connection, killed, engine := one(), one(), one()
@@ -410,7 +410,7 @@ func TestCampaignRandom(t *testing.T) {
 		f := newField(t, connection)
 		log := filepath.Join(f.home, "log")
 		e := f.open("faulty", map[string]any{"faults": cuts(connection), "log": log})
-		f.cells(e, one2(connection), longOr(4000, 200), 300*time.Millisecond, []string{"plugin killed", "plugin stopped", "host stopped"})
+		f.cells(e, apart(connection), longOr(4000, 200), 300*time.Millisecond, []string{"plugin killed", "plugin stopped", "host stopped"})
 		f.shut(e)
 		records, err := sdktest.ReadRecords(log)
 		if err != nil {
@@ -428,7 +428,7 @@ func TestCampaignRandom(t *testing.T) {
 		t.Parallel()
 		f := newField(t, killed)
 		e := f.open("local-plain", nil)
-		f.cells(e, one2(killed), longOr(4000, 150), 300*time.Millisecond, []string{"kernel killed", "kernel killed", "host killed", "plugin killed", "plugin stopped", "host stopped"})
+		f.cells(e, apart(killed), longOr(4000, 150), 300*time.Millisecond, []string{"kernel killed", "kernel killed", "host killed", "plugin killed", "plugin stopped", "host stopped"})
 		f.shut(e)
 		f.judge(true)
 		for _, v := range f.verdicts {
@@ -448,7 +448,8 @@ func TestCampaignRandom(t *testing.T) {
 	})
 }
 
-func one2(r *rand.Rand) *rand.Rand { return rand.New(rand.NewPCG(r.Uint64(), 1)) }
+// apart returns a source of its own for another goroutine.
+func apart(r *rand.Rand) *rand.Rand { return rand.New(rand.NewPCG(r.Uint64(), 1)) }
 
 // assignment is what a program that is an engine is to do.
 type assignment struct {
@@ -539,9 +540,12 @@ func (f *field) program(a assignment, change func(*exec.Cmd), kill <-chan time.T
 	cmd := exec.CommandContext(ctx, os.Args[0])
 	cmd.Env = append(os.Environ(), append(f.env(), backendVar+"=engine")...)
 	cmd.Stdin = bytes.NewReader(in)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	cmd.WaitDelay = time.Second
+	stderr, err := os.CreateTemp(f.temp(), "stderr") // a file: a pipe would be waited for until everything that inherited it has ended
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer func() { _ = stderr.Close() }()
+	cmd.Stderr = stderr
 	if change != nil {
 		change(cmd)
 	}
@@ -582,7 +586,8 @@ func (f *field) program(a assignment, change func(*exec.Cmd), kill <-chan time.T
 	killing.Wait()
 	reading.Wait()
 	if err != nil && !did.Load() {
-		f.t.Errorf("the program: %v\n%s", err, stderr.String())
+		said, _ := os.ReadFile(stderr.Name())
+		f.t.Errorf("the program: %v\n%s", err, said)
 	}
 	return did.Load()
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -34,6 +35,7 @@ type view struct {
 	Cell    cell.Cell
 	Wrong   string // what was emitted and is not what the cell printed
 	Emitted string // the pieces of stdout, joined where they meet, and the gaps
+	Gaps    [][2]int64
 }
 
 // follower notes what is emitted of stdout.
@@ -41,6 +43,7 @@ type follower struct {
 	at     int64
 	from   int64
 	pieces []string
+	gaps   [][2]int64
 	wrong  string
 }
 
@@ -67,6 +70,7 @@ func (s *follower) emit(ev cell.Event) {
 	case cell.EventGap:
 		s.piece()
 		s.pieces = append(s.pieces, fmt.Sprintf("gap %d-%d", ev.Offset, ev.Offset+ev.Omitted))
+		s.gaps = append(s.gaps, [2]int64{ev.Offset, ev.Offset + ev.Omitted})
 		s.at = ev.Offset + ev.Omitted
 		s.from = s.at
 	}
@@ -84,7 +88,18 @@ func (s *follower) view(v verdict, res cell.Result) view {
 	v.Took = 0
 	c := res.Cell
 	c.Spill = nil // a file of the program's own
-	return view{Verdict: v, Cell: c, Wrong: s.wrong, Emitted: fmt.Sprint(s.pieces)}
+	return view{Verdict: v, Cell: c, Wrong: s.wrong, Emitted: fmt.Sprint(s.pieces), Gaps: s.gaps}
+}
+
+// within reports whether what is left out in gaps is left out in most, too. They need not be the same: as long as the host keeps the link of a program
+// that was killed (two minutes) it keeps more of the output of the cell that the program followed than the head and the tail of a result.
+func within(gaps, most [][2]int64) bool {
+	for _, g := range gaps {
+		if !slices.ContainsFunc(most, func(m [2]int64) bool { return m[0] <= g[0] && g[1] <= m[1] }) {
+			return false
+		}
+	}
+	return true
 }
 
 // TestCampaignResume kills programs with SIGKILL at random moments of a cell that prints 10 MB. What the next ones see is what programs see that
@@ -122,7 +137,7 @@ func TestCampaignResume(t *testing.T) {
 	want("late", late, live, "undisturbed")
 	t.Logf("live: %s; late: %s", live.Emitted, late.Emitted)
 	kills, gaps := 0, 0
-	for i := range longOr(100, 6) {
+	for i := range longOr(100, 3) {
 		id := fmt.Sprintf("killed-%d", i)
 		first, killed := look(id, time.After(time.Duration(50+r.IntN(1200))*time.Millisecond))
 		if killed {
@@ -142,7 +157,7 @@ func TestCampaignResume(t *testing.T) {
 		}
 		want("the next program", next, live, id)
 		want("the last program", last, late, id)
-		if last.Emitted != late.Emitted {
+		if !within(last.Gaps, late.Gaps) {
 			t.Errorf("%s: a late follower saw %s, of the undisturbed one %s", id, last.Emitted, late.Emitted)
 		}
 	}
