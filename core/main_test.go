@@ -51,6 +51,10 @@ func serveBackend(name string) {
 		sdk.Serve(newHostless())
 	case "relay":
 		sdk.Serve(noSocket{local.New()})
+	case "local-plain":
+		sdk.Serve(local.New())
+	case "engine":
+		engineProgram()
 	default:
 		if faulty, ok := faultyBackends[name]; ok {
 			sdk.Serve(faulty())
