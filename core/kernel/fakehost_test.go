@@ -171,6 +171,10 @@ func (h *fakeHost) handle(conn net.Conn, msg cell.Fields) bool {
 		h.mu.Lock()
 		h.submits = append(h.submits, msg.Text("cell"))
 		h.mu.Unlock()
+		if asked == nil {
+			h.send(conn, cell.Fields{"t": "end", "ch": msg.Int("ch"), "outcome": "refused", "reason": "no_cell"})
+			return true
+		}
 		h.send(conn, cell.Fields{"t": "accepted", "cell": msg.Text("cell"), "ch": msg.Int("ch")})
 		return h.output(conn, asked, msg.Int("ch"), 0)
 	case "follow":

@@ -85,7 +85,7 @@ func TestACellWhoseHostIsGoneIsUnknown(t *testing.T) {
 
 func TestAnotherIncarnationIsNotAsked(t *testing.T) {
 	fake := newFakeHost(t)
-	fake.cell("c", "")
+	fake.cell("c", "").end <- cell.Fields{"outcome": "ok"}
 	h := fake.conn(t)
 	fake.inc = "inc-2"
 	if err := h.Reach(t.Context()); !IsGone(err) {
