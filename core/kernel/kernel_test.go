@@ -211,6 +211,25 @@ func TestACellThatCannotBeRevokedIsFollowed(t *testing.T) {
 	}
 }
 
+// Who only asks for a cell leaves it as it is, whatever comes of the question.
+func TestACellThatIsAskedForIsNotRevoked(t *testing.T) {
+	fake := newFakeHost(t)
+	h := fake.conn(t)
+	if _, err := h.Join(t.Context(), Joining{ID: "never"}, noTools{}, func(cell.Frame) {}); !errors.Is(err, ErrNoCell) {
+		t.Errorf("got %v, want ErrNoCell", err)
+	}
+	fake.cell("c", "text")
+	fake.submits = append(fake.submits, "c")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	if _, err := h.Join(ctx, Joining{ID: "c"}, noTools{}, func(cell.Frame) { cancel() }); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want context.Canceled", err)
+	}
+	if fake.revokes != 0 {
+		t.Errorf("%d revokes, want none", fake.revokes)
+	}
+}
+
 // A tool call is answered while the cell waits for it, and is nothing that the sink has to know.
 func TestAToolCallIsAnsweredBeforeTheCellGoesOn(t *testing.T) {
 	fake := newFakeHost(t)

@@ -117,8 +117,9 @@ func (l *link) run(ctx context.Context, conn io.ReadWriteCloser) {
 			over = s.err != nil || s.leaving
 		})
 		_ = conn.Close()
-		going.Wait()                                                                          // it writes to conn
-		if over || !l.numbered || futile >= mostFutile || errors.Is(err, cell.ErrMalformed) { // numbers that went wrong are begun anew, with another link
+		going.Wait() // it writes to conn
+		// Numbers that went wrong are begun anew, with another link.
+		if over || !l.numbered || futile >= mostFutile || errors.Is(err, cell.ErrMalformed) {
 			l.fail(err)
 			return
 		}

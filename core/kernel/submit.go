@@ -36,6 +36,8 @@ func (r *cellRun) run(ctx context.Context) (cell.Fields, error) {
 		return end, err
 	case IsGone(err):
 		return r.recover(ctx, err)
+	case r.joins != nil: // who only asks for a cell does not revoke it
+		return nil, err
 	}
 	if r.stream != nil {
 		r.stream.drop()
