@@ -13,12 +13,17 @@
 //	core/result → core/cell
 //	core/toolrpc → core/cell
 //	core/secfile → plugin/sdk
-//	core/lockdown → nothing of this module
+//	core/lockdown → plugin/sdk/sh
 //	examples/hermes-backend-offline → plugin/sdk, plugins/local
 //	examples/hermes-backend-chroot → plugin/sdk
+//	plugins/docker/hermes-backend-docker → plugin/sdk, plugins/docker
+//	plugins/docker → plugin/sdk, plugin/sdk/farside, plugin/sdk/sh
+//	plugins/ssh/hermes-backend-ssh → plugin/sdk, plugins/ssh
+//	plugins/ssh → plugin/sdk, plugin/sdk/farside, plugin/sdk/sh
 //	plugins/local/hermes-backend-local → plugin/sdk, plugins/local
 //	plugins/local → plugin/sdk
-//	plugin/sdk/sdktest → plugin/sdk
+//	plugin/sdk/sdktest → internal/launch, plugin/sdk
+//	plugin/sdk/farside → plugin/sdk, plugin/sdk/sh
 //	plugin/sdk → plugin/proto/hermes/backend/v1
 //	scripts/api → nothing of this module
 //	plugin/sdk/sh → nothing of this module

@@ -31,14 +31,19 @@ var layers = []struct {
 	{"scripts/api", nil},
 
 	{"plugin/sdk", []string{"plugin/proto/hermes/backend/v1"}},
-	{"plugin/sdk/sdktest", []string{"plugin/sdk"}},
+	{"plugin/sdk/farside", []string{"plugin/sdk", "plugin/sdk/sh"}},
+	{"plugin/sdk/sdktest", []string{"internal/launch", "plugin/sdk"}},
 	{"plugins/local", []string{"plugin/sdk"}},
 	{"plugins/local/hermes-backend-local", []string{"plugin/sdk", "plugins/local"}},
+	{"plugins/ssh", []string{"plugin/sdk", "plugin/sdk/farside", "plugin/sdk/sh"}},
+	{"plugins/ssh/hermes-backend-ssh", []string{"plugin/sdk", "plugins/ssh"}},
+	{"plugins/docker", []string{"plugin/sdk", "plugin/sdk/farside", "plugin/sdk/sh"}},
+	{"plugins/docker/hermes-backend-docker", []string{"plugin/sdk", "plugins/docker"}},
 
 	{"examples/hermes-backend-chroot", []string{"plugin/sdk"}},
 	{"examples/hermes-backend-offline", []string{"plugin/sdk", "plugins/local"}},
 
-	{"core/lockdown", nil},
+	{"core/lockdown", []string{"plugin/sdk/sh"}},
 	{"core/secfile", []string{"plugin/sdk"}},
 	{"core/toolrpc", []string{"core/cell"}},
 	{"core/result", []string{"core/cell"}},
