@@ -99,7 +99,8 @@ class ShellCells(unittest.TestCase):
     def test_timeout(self):
         end = self.client.run(self.kernel, "sleep 60", timeout=0.2).end
         self.assertEqual((end["outcome"], end["kernel_alive"]), ("timeout", True))
-        end = self.client.run(self.kernel, "trap '' INT; sleep 60", timeout=0.2).end
+        self.check("trap '' INT", "")
+        end = self.client.run(self.kernel, "sleep 60", timeout=0.2).end
         self.assertEqual((end["outcome"], end["kernel_alive"], end["lost"]), ("timeout", False, "timeout"))
 
     def test_no_descriptor_of_ours(self):
