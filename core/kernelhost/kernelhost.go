@@ -147,8 +147,17 @@ type launcher struct {
 	most        int    // bytes that the answer may have
 }
 
-// run runs the loader, a second time with the source should it not be there, and returns the answer.
+// run runs the loader, a second time with the source should it not be there, and returns the answer. If the plugin ends under it, it is run once more:
+// a host that was started, and that nobody will come to, leaves by itself.
 func (l launcher) run(ctx context.Context, config cell.Fields) (cell.Fields, error) {
+	ready, err := l.complete(ctx, config)
+	if errors.Is(err, sdk.ErrCrashed) && ctx.Err() == nil {
+		return l.complete(ctx, config)
+	}
+	return ready, err
+}
+
+func (l launcher) complete(ctx context.Context, config cell.Fields) (cell.Fields, error) {
 	ready, needSource, err := l.once(ctx, config, nil)
 	if needSource {
 		ready, needSource, err = l.once(ctx, config, hostSource)
