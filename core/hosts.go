@@ -151,14 +151,14 @@ func (e *Engine) namedHost(ctx context.Context, p *kernelhost.Place) (*kernel.Ho
 
 // recordNamed starts a named host and writes its record, whose lock the caller holds. rec is the one before, if it is known.
 func (e *Engine) recordNamed(ctx context.Context, p *kernelhost.Place, path string, rec hostRecord, known bool) (*kernel.Host, error) {
-	fresh := hostRecord{Environment: p.Name, Interpreter: p.Interpreter, Token: kernelhost.NewToken()}
 	if !known {
-		rec = fresh
+		rec = hostRecord{Environment: p.Name, Interpreter: p.Interpreter, Token: kernelhost.NewToken()}
 	}
 	if err := save(path, rec); err != nil { // before there is a host, which nobody could reach without its record
 		return nil, err
 	}
-	h, up, err := e.startNamed(ctx, p, fresh.Token, rec.Token)
+	// The next host gets the same token: if the answer to its start is lost, the record that leads to it is there.
+	h, up, err := e.startNamed(ctx, p, rec.Token)
 	if h != nil && errors.Is(err, sdk.ErrPermission) {
 		return nil, &sdk.Error{
 			Code: sdk.CodeConflict, Delivery: sdk.NotStarted, Cause: err,
@@ -169,7 +169,7 @@ func (e *Engine) recordNamed(ctx context.Context, p *kernelhost.Place, path stri
 	if err != nil {
 		return nil, err
 	}
-	fresh.Host, fresh.Token, fresh.Earlier = up.Info, up.Token, rec.Earlier
+	fresh := hostRecord{Environment: p.Name, Interpreter: p.Interpreter, Token: up.Token, Host: up.Info, Earlier: rec.Earlier}
 	if up.Info.Incarnation != rec.Host.Incarnation {
 		fresh.Earlier = rec.retired(time.Now())
 	}
@@ -178,7 +178,7 @@ func (e *Engine) recordNamed(ctx context.Context, p *kernelhost.Place, path stri
 
 // startNamed starts a named host with token, or attaches to the one that is there, whose token another record may hold: an interpreter and an
 // environment have more than one name. A host that was there and has just left is followed by another one.
-func (e *Engine) startNamed(ctx context.Context, p *kernelhost.Place, token, recorded []byte) (*kernel.Host, *kernelhost.Host, error) {
+func (e *Engine) startNamed(ctx context.Context, p *kernelhost.Place, token []byte) (*kernel.Host, *kernelhost.Host, error) {
 	for attempt := 0; ; attempt++ {
 		info, err := kernelhost.Start(ctx, p, token, true)
 		if err != nil {
@@ -186,7 +186,7 @@ func (e *Engine) startNamed(ctx context.Context, p *kernelhost.Place, token, rec
 		}
 		up := &kernelhost.Host{Place: p, Info: info, Token: token}
 		if info.Existing {
-			up.Token = e.store.tokenOf(info.Incarnation, recorded)
+			up.Token = e.store.tokenOf(info.Incarnation, token)
 		}
 		h := converse(up, true)
 		err = h.Reach(ctx)

@@ -204,6 +204,27 @@ func TestACancelledCallerLeavesTheStartToOthers(t *testing.T) {
 	})
 }
 
+// Who waits for the start of one that has given up gets no error of a start that was never his.
+func TestAFailedStartOfACancelledCallerIsMadeAgain(t *testing.T) {
+	bubble(t, 0, 0, func(t *testing.T, p *testPool) {
+		hold, boom := make(chan struct{}), errors.New("boom")
+		ctx, cancel := context.WithCancel(t.Context())
+		first := p.lendLater(ctx, Key{}, LendOptions{}, func(context.Context) (kernel.Kernel, error) {
+			<-hold
+			return kernel.Kernel{}, boom
+		})
+		second := p.lendLater(t.Context(), Key{}, LendOptions{}, p.start)
+		cancel()
+		<-first
+		close(hold)
+		got := <-second
+		if got.err != nil || got.lease.Kernel.ID != "k1" {
+			t.Fatalf("the other caller got %+v, want k1", got)
+		}
+		p.GiveBack(got.lease, true)
+	})
+}
+
 func TestIdleKernelsEndByTimer(t *testing.T) {
 	bubble(t, time.Hour, 0, func(t *testing.T, p *testPool) {
 		p.use(t, "a")

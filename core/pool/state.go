@@ -36,6 +36,7 @@ type held struct {
 	noted  bool   // why is, or was, among the losses
 	users  int    // cells attached to it, queued ones too, and those that wait for its start
 	maker  bool   // the caller whose Lend started it is waiting, and is the one to tell what was lost
+	left   bool   // that caller gave up while it was starting
 	cells  int
 
 	lastUsed time.Time
@@ -121,6 +122,8 @@ func (s *poolState) lease(k *held, made bool, o *Owner) (*Lease, error) {
 		return nil, nil
 	case k.err != nil && s.closed:
 		return nil, s.errDone // its start was cancelled for that
+	case k.err != nil && k.left && !made:
+		return nil, nil // it failed for one who is not there any more: who came meanwhile has not had a start of his own
 	case k.err != nil:
 		return nil, k.err
 	}
@@ -149,6 +152,7 @@ func (s *poolState) detach(k *held, made bool) {
 	k.users--
 	if made {
 		k.maker = false
+		k.left = !k.up && k.err == nil
 	}
 	s.rest(k)
 	if k.up && !k.out {
