@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"github.com/hermes-framework/hermes/core"
 	"github.com/hermes-framework/hermes/core/cell"
 	"github.com/hermes-framework/hermes/plugin/sdk"
+	"github.com/hermes-framework/hermes/plugin/sdk/sdktest"
 	"github.com/hermes-framework/hermes/plugins/local"
 )
 
@@ -181,5 +183,29 @@ func TestAFallbackInADirectoryThatIsNotThere(t *testing.T) {
 	_, err := e.Run(t.Context(), core.Request{Environment: target, Dir: "/no/such/directory", Code: "1"}, nil)
 	if failure := sdk.AsError(err, sdk.MayHaveRun); err == nil || failure.Delivery != sdk.NotStarted || !strings.Contains(err.Error(), "/no/such/directory") {
 		t.Errorf("got %v, want one that names the directory and says that nothing ran", err)
+	}
+}
+
+// The answer to the start of a session's next host is lost. The host is there, and its record leads to it.
+func TestASessionWhoseHostStartedUnseen(t *testing.T) {
+	f := newField(t, rand.New(rand.NewPCG(1, 0)))
+	o := order{N: 1, Session: "unseen", Code: "1"}
+	e := f.open("faulty", nil)
+	if v, _ := give(t.Context(), e, "here", o, nil); v.Outcome != cell.OutcomeOK {
+		t.Fatal(v)
+	}
+	if !f.strike("host killed", os.Getpid()) {
+		t.Fatal("there is no kernel host")
+	}
+	if err := e.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	e = f.open("faulty", map[string]any{"faults": []sdktest.Fault{{Step: sdktest.StepExec, Arg: "start", Do: sdktest.FailAfter}}})
+	defer f.shut(e)
+	if v, _ := give(t.Context(), e, "here", o, nil); v.Outcome != "" || v.Delivery != sdk.NotStarted {
+		t.Errorf("while the answer got lost: %s", v)
+	}
+	if v, _ := give(t.Context(), e, "here", o, nil); v.Outcome != cell.OutcomeOK {
+		t.Errorf("after that: %s", v)
 	}
 }
