@@ -101,7 +101,8 @@ func (p *Pool) update(f func(*poolState)) {
 
 // Lend returns a lease on the kernel of key: until GiveBack, idle reaping and eviction leave it alone. If there is none, start makes it; callers that
 // come meanwhile wait for that one. start runs in a goroutine of the pool, with the values of ctx: whoever waits for it may be cancelled, and
-// the kernel is there for the next one. It must be bounded; only Close cancels it. A failed start is every waiter's error and leaves nothing; if its caller had been cancelled, who waits starts
+// the kernel is there for the next one. It must be bounded; Close cancels it, and that nobody has waited for it for ten
+// seconds. A failed start is every waiter's error and leaves nothing; if its caller had been cancelled, who waits starts
 // another one.
 func (p *Pool) Lend(ctx context.Context, key Key, opt LendOptions, start func(context.Context) (kernel.Kernel, error)) (*Lease, error) {
 	for {

@@ -225,6 +225,24 @@ func TestAFailedStartOfACancelledCallerIsMadeAgain(t *testing.T) {
 	})
 }
 
+// A start that hangs, and that nobody waits for, does not hold up the next caller for as long as it may take.
+func TestAnUnwantedStartIsCancelled(t *testing.T) {
+	bubble(t, 0, 0, func(t *testing.T, p *testPool) {
+		ctx, cancel := context.WithCancel(t.Context())
+		first := p.lendLater(ctx, Key{}, LendOptions{}, func(ctx context.Context) (kernel.Kernel, error) {
+			<-ctx.Done()
+			return kernel.Kernel{}, ctx.Err()
+		})
+		cancel()
+		<-first
+		begun := time.Now()
+		p.GiveBack(p.lend(t, ""), true)
+		if waited := time.Since(begun); waited != unwantedStart || p.made.Load() != 1 {
+			t.Errorf("the next caller waited %s for kernel %d, want %s and the first", waited, p.made.Load(), unwantedStart)
+		}
+	})
+}
+
 func TestIdleKernelsEndByTimer(t *testing.T) {
 	bubble(t, time.Hour, 0, func(t *testing.T, p *testPool) {
 		p.use(t, "a")

@@ -43,6 +43,9 @@ type held struct {
 	place    *list.Element // in the shelf's idle list
 }
 
+// unwantedStart is how long a start goes on that nobody waits for any more.
+const unwantedStart = 10 * time.Second
+
 // shelf holds the kernels of an environment that may be ended when they are too many or idle: all but the pinned ones.
 type shelf struct {
 	live int        // those that are up and not taken out
@@ -152,13 +155,18 @@ func (s *poolState) detach(k *held, made bool) {
 	k.users--
 	if made {
 		k.maker = false
-		k.left = !k.up && k.err == nil
+		k.left = k.starting()
+	}
+	if k.users == 0 && k.starting() {
+		time.AfterFunc(unwantedStart, k.cancel) // who comes meanwhile, and is still there, starts another one
 	}
 	s.rest(k)
 	if k.up && !k.out {
 		s.evict(k)
 	}
 }
+
+func (k *held) starting() bool { return !k.up && k.err == nil }
 
 // started notes what has become of a start.
 func (s *poolState) started(k *held, ref kernel.Kernel, err error) {
