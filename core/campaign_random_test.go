@@ -196,7 +196,9 @@ func (f *field) judge(mayLose bool) {
 			if !mayLose {
 				f.t.Errorf("nothing that knew was killed: %s (it ran %d times)", v, ran)
 			}
-		case v.Outcome == "", v.Outcome == cell.OutcomeOK, v.Outcome == cell.OutcomeError, v.Outcome == cell.OutcomeRefused:
+		case v.Outcome == "":
+			f.t.Logf("a cell that did not run: %s", v)
+		case v.Outcome == cell.OutcomeOK, v.Outcome == cell.OutcomeError, v.Outcome == cell.OutcomeRefused:
 		default:
 			f.t.Errorf("no cell can end so: %s", v)
 		}
