@@ -160,3 +160,97 @@ func TestCellsOfAnotherEngine(t *testing.T) {
 		t.Errorf("wait for nothing: %v", err)
 	}
 }
+
+// Two programs that ask for one id at the same moment get one cell.
+func TestTwoProgramsAskForOneID(t *testing.T) {
+	state := filepath.Join(t.TempDir(), "state")
+	use := func(c *core.Config) { c.StateDir = state }
+	engines := []*core.Engine{newEngine(t, use), newEngine(t, use)}
+	mark := filepath.Join(t.TempDir(), "mark")
+	const ids = 12
+	for n := range ids {
+		id := fmt.Sprint("both-", n)
+		code := fmt.Sprintf("open(%q, 'a').write('%d\\n'); %d", mark, n, n)
+		var asking sync.WaitGroup
+		for _, e := range engines {
+			asking.Go(func() {
+				if c := run(t, e, core.Request{Session: "shared", ID: id, Code: code}).Cell; value(c) != fmt.Sprint(n) {
+					t.Errorf("cell %d: %+v", n, c)
+				}
+			})
+		}
+		asking.Wait()
+	}
+	data, _ := os.ReadFile(mark)
+	if got := strings.Fields(string(data)); len(got) != ids {
+		t.Errorf("%d cells ran %d times: %q", ids, len(got), got)
+	}
+}
+
+// A session that was reset into another environment: an id that ran in the one before has run, one that waited there is revoked and runs here.
+func TestAnIDOfASessionThatMoved(t *testing.T) {
+	state := filepath.Join(t.TempDir(), "state")
+	use := func(c *core.Config) {
+		c.StateDir = state
+		c.Environments = map[string]core.EnvironmentConfig{"other": {Target: "local:"}}
+	}
+	first, second := newEngine(t, use), newEngine(t, use)
+	mark := filepath.Join(t.TempDir(), "mark")
+	mine := func(id string) core.Request {
+		return core.Request{Session: "moves", ID: id, Code: fmt.Sprintf("open(%q, 'a').write('%s\\n'); 1", mark, id)}
+	}
+	run(t, first, mine("ran"))
+	run(t, first, core.Request{Session: "moves", Environment: "other", Reset: true, Code: "2"})
+	for _, e := range []*core.Engine{first, second} {
+		if c := run(t, e, mine("ran")).Cell; value(c) != "1" {
+			t.Errorf("an id that ran before the session moved: %+v", c)
+		}
+	}
+	if data, _ := os.ReadFile(mark); string(data) != "ran\n" {
+		t.Errorf("what ran: %q", data)
+	}
+}
+
+func TestARecordOfACellThatIsDamaged(t *testing.T) {
+	state := filepath.Join(t.TempDir(), "state")
+	e := newEngine(t, func(c *core.Config) { c.StateDir = state })
+	req := core.Request{Session: "d", ID: "damaged", Code: "open('/dev/null'); 1"}
+	run(t, e, req)
+	records, _ := filepath.Glob(filepath.Join(state, "cells", "*.json"))
+	if len(records) != 1 {
+		t.Fatalf("records: %q", records)
+	}
+	if err := os.WriteFile(records[0], []byte(`{"id":"some`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// The kernel host still has the cell, so that the damage matters only to a program that would have to ask there.
+	res, err := newEngine(t, func(c *core.Config) { c.StateDir = state }).Run(t.Context(), req, nil)
+	if err == nil || !strings.Contains(err.Error(), records[0]) {
+		t.Errorf("got %+v, %v; want an error that names %s", res.Cell, err, records[0])
+	}
+	if data, _ := os.ReadFile(records[0]); string(data) != `{"id":"some` {
+		t.Errorf("the damaged record was changed: %q", data)
+	}
+}
+
+func TestOldRecordsOfCellsAreRemoved(t *testing.T) {
+	state := filepath.Join(t.TempDir(), "state")
+	e := newEngine(t, func(c *core.Config) { c.StateDir = state })
+	run(t, e, core.Request{Session: "o", ID: "old", Code: "1"})
+	records, _ := filepath.Glob(filepath.Join(state, "cells", "*.json"))
+	if len(records) != 1 {
+		t.Fatalf("records: %q", records)
+	}
+	run(t, e, core.Request{Session: "o", ID: "young", Code: "2"})
+	week := time.Now().Add(-7*24*time.Hour - time.Minute)
+	if err := os.Chtimes(records[0], week, week); err != nil {
+		t.Fatal(err)
+	}
+	run(t, e, core.Request{Session: "o", ID: "new", Code: "3"})
+	if _, err := os.Stat(records[0]); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a record of more than seven days is there: %v", err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(state, "cells", "*.json")); len(left) != 2 {
+		t.Errorf("records: %q, want those of young and new", left)
+	}
+}
